@@ -1,0 +1,1 @@
+"""Fair comparison of attention mechanisms."""

@@ -1,0 +1,78 @@
+"""The values a protocol sets: model, budget, numerics, padding. Every field is resolved, printed and recorded."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+
+Probability = Annotated[float, Field(ge=0, lt=1)]
+
+
+class _Config(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class ModelConfig(_Config):
+    """The encoder, the same for every mechanism. `mlp` is the hidden width of the feed-forward part."""
+
+    dim: PositiveInt = 64
+    heads: PositiveInt = 2
+    layers: PositiveInt = 2
+    mlp: PositiveInt = 128
+    positions: Literal["learned", "sinusoidal", "rotary", "none"] = "learned"
+    dropout: Probability = 0.1
+    pooling: Literal["mean", "cls", "last"] = "mean"
+
+
+class Budget(_Config):
+    """Fixed steps, never a clock. One step sees `batch` examples in `accumulate` equal micro-batches.
+
+    The learning rate rises linearly over `warmup` steps to `lr`, then follows `schedule`: cosine to 0 at the last step,
+    rsqrt = lr * sqrt(warmup / step), or constant.
+    """
+
+    steps: PositiveInt = 400
+    batch: PositiveInt = 32
+    accumulate: PositiveInt = 1
+    lr: PositiveFloat = 1e-3
+    schedule: Literal["cosine", "rsqrt", "constant"] = "cosine"
+    warmup: NonNegativeInt = 40
+    weight_decay: NonNegativeFloat = 0.01
+    beta1: Probability = 0.9
+    beta2: Probability = 0.98
+    eps: PositiveFloat = 1e-9
+    clip: NonNegativeFloat = 1.0
+    eval_every: PositiveInt = 50
+    eval_batch: PositiveInt = 64
+
+    @model_validator(mode="after")
+    def _whole_micro_batches(self) -> Budget:
+        if self.batch % self.accumulate:
+            raise ValueError(f"accumulate={self.accumulate} does not divide batch={self.batch}")
+        return self
+
+    def learning_rate(self, step: int) -> float:
+        """Of the update made at `step`, counted from 0."""
+        import math
+
+        if step < self.warmup:
+            return self.lr * (step + 1) / self.warmup
+        if self.schedule == "cosine":
+            share = (step - self.warmup) / max(1, self.steps - self.warmup)
+            return self.lr * 0.5 * (1 + math.cos(math.pi * min(1.0, share)))
+        if self.schedule == "rsqrt":
+            return self.lr * math.sqrt(max(1, self.warmup) / max(1, step + 1))
+        return self.lr
+
+
+class Numerics(_Config):
+    """fp32, or bf16 autocast."""
+
+    dtype: Literal["fp32", "bf16"] = "fp32"
+
+
+class Padding(_Config):
+    """To the task's maximum length, or to the longest example of a batch; the same for all mechanisms."""
+
+    rule: Literal["max", "batch"] = "batch"

@@ -1,0 +1,282 @@
+"""The encoder and the heads, the same for every mechanism; only the mixer inside differs.
+
+Shape letters: B batch, N content rows, R all rows, C width, T predictions, Y classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from attnbench.config import ModelConfig
+from attnbench.contracts import NO_TARGET, Classify, Head, Layout, Match, Mechanism, MixerShape, TagTokens, Tokens
+from attnbench.errors import Unsupported
+from attnbench.layers import QKVMixer, clear, positions
+from attnbench.randomness import Dropout, Stream
+
+#: Rows kept free for a shifted pass when the mechanism has no block grid.
+DEFAULT_SHIFT_ROOM = 64
+
+
+class SpecialTokens(nn.Module):
+    """Owns the embeddings of global tokens and representatives and puts their rows in front of the content."""
+
+    def __init__(self, dim: int, tokens: Tokens):
+        super().__init__()
+        self.tokens = tokens
+        self.global_rows = nn.Parameter(torch.empty(tokens.globals, dim))
+        self.rep_rows = nn.Parameter(torch.empty(tokens.reps_per_block, dim))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        for rows in (self.global_rows, self.rep_rows):
+            if rows.numel():
+                nn.init.normal_(rows)
+
+    def insert(
+        self, x_BNC: Tensor, mask_BN: Tensor | None, shift: int = 0, moved: bool = False
+    ) -> tuple[Tensor, Tensor | None, Layout]:
+        """All rows (B, R, C), their mask (B, R) or None, and the layout. `shift` says how many leading rows are masked."""
+        batch, length, _ = x_BNC.shape
+        layout = Layout(self.tokens, length, shift, moved)
+        rows = [
+            self.global_rows.expand(batch, -1, -1),
+            self.rep_rows.repeat(layout.blocks, 1).expand(batch, -1, -1),
+            x_BNC,
+        ]
+        if mask_BN is not None and layout.specials:
+            spare = layout.blocks * layout.block_size - length if layout.reps else 0
+            real = F.pad(mask_BN, (0, spare)).unflatten(1, (layout.blocks, -1)).any(-1) if layout.reps else mask_BN[:, :0]
+            always = mask_BN.new_ones(batch, layout.globals)
+            mask_BN = torch.cat([always, real.repeat_interleave(layout.reps_per_block, dim=1), mask_BN], dim=1)
+        return (torch.cat(rows, dim=1) if layout.specials else x_BNC), mask_BN, layout
+
+
+class StandaloneMixer(nn.Module):
+    """A mixer that takes plain (batch, length, dim): special rows are put in, carried through the call, and taken out."""
+
+    def __init__(self, mixer: nn.Module, specials: SpecialTokens):
+        super().__init__()
+        self.mixer, self.specials = mixer, specials
+
+    def forward(self, x: Tensor, mask: Tensor | None = None, keep_special: bool = False) -> Tensor:
+        """x: (batch, length, dim), mask: (batch, length) bool -> the same shape, or all rows with `keep_special`."""
+        rows, row_mask, layout = self.specials.insert(x, mask)
+        y: Tensor = self.mixer(rows, row_mask, layout)
+        return y if keep_special else y[:, layout.specials :]
+
+
+def mixer_shape(mechanism: Mechanism, options: Any, *, dim: int, heads: int, length: int, **more: Any) -> MixerShape:
+    """The shape to build for content of up to `length` rows, with room for a shifted pass behind it."""
+    tokens = mechanism.tokens(options)
+    room = tokens.block_size or DEFAULT_SHIFT_ROOM
+    return MixerShape(dim=dim, heads=heads, length=length + room, tokens=tokens, causal=mechanism.causal == "only", **more)
+
+
+class EncoderLayer(nn.Module):
+    """Pre-norm layer: x + drop(mixer(norm x)), then x + drop(mlp(norm x))."""
+
+    def __init__(self, mixer: nn.Module, config: ModelConfig, site: str, stream: Stream):
+        super().__init__()
+        self.norm1, self.norm2 = nn.LayerNorm(config.dim), nn.LayerNorm(config.dim)
+        self.mixer = mixer
+        self.mlp = nn.Sequential(nn.Linear(config.dim, config.mlp), nn.GELU(), nn.Linear(config.mlp, config.dim))
+        self.drop1 = Dropout(config.dropout, f"{site}.mixer", stream)
+        self.drop2 = Dropout(config.dropout, f"{site}.mlp", stream)
+
+    def forward(self, x: Tensor, mask: Tensor | None, layout: Layout) -> Tensor:
+        x = x + self.drop1(self.mixer(self.norm1(x), mask, layout))
+        return x + self.drop2(self.mlp(self.norm2(x)))
+
+
+class Encoder(nn.Module):
+    """Embedding, positions, special rows, layers, final norm."""
+
+    def __init__(self, config: ModelConfig, mechanism: Mechanism, options: Any, vocab: int, max_length: int):
+        super().__init__()
+        self.config, self.stream = config, Stream()
+        shape = mixer_shape(mechanism, options, dim=config.dim, heads=config.heads, length=max_length)
+        extra = 1 if config.pooling == "cls" else 0
+        if extra and shape.causal:
+            raise Unsupported("pooling=cls puts a row in front, which a causal mechanism cannot fill; use mean or last")
+        tokens = Tokens(
+            globals=shape.tokens.globals + extra,
+            reps_per_block=shape.tokens.reps_per_block,
+            block_size=shape.tokens.block_size,
+        )
+        self.embedding = nn.Embedding(vocab, config.dim)
+        self.positions = POSITIONS[config.positions](shape.length, config.dim)
+        self.specials = SpecialTokens(config.dim, tokens)
+        self.drop = Dropout(config.dropout, "embedding", self.stream)
+        self.layers = nn.ModuleList(
+            EncoderLayer(self._mixer(mechanism, options, shape, tokens, i), config, f"layers.{i}", self.stream)
+            for i in range(config.layers)
+        )
+        self.norm = nn.LayerNorm(config.dim)
+
+    def _mixer(self, mechanism: Mechanism, options: Any, shape: MixerShape, tokens: Tokens, layer: int) -> nn.Module:
+        rotary = self.config.positions == "rotary"
+        mixer = mechanism.build(
+            MixerShape(
+                dim=shape.dim,
+                heads=shape.heads,
+                length=shape.length,
+                tokens=tokens,
+                layer=layer,
+                causal=shape.causal,
+                rotary=rotary,
+            ),
+            options,
+        )
+        if rotary and not isinstance(mixer, QKVMixer):
+            raise Unsupported("positions=rotary turns queries and keys, and this mechanism does not use attnbench's")
+        return mixer
+
+    def forward(
+        self, tokens_BN: Tensor, mask_BN: Tensor | None, shift: int = 0, move_positions: bool = False
+    ) -> tuple[Tensor, Tensor | None, Layout]:
+        """(B, N) ids -> rows (B, R, C), their mask, their layout. With `shift`, that many masked rows stand in front."""
+        if shift:
+            mask_BN = torch.ones_like(tokens_BN, dtype=torch.bool) if mask_BN is None else mask_BN
+            tokens_BN, mask_BN = F.pad(tokens_BN, (shift, 0)), F.pad(mask_BN, (shift, 0))
+        x, mask, layout = self.specials.insert(self.embedding(tokens_BN), mask_BN, shift, move_positions)
+        placed = self.positions(positions(layout, x.device)[layout.globals :])
+        x = clear(x + F.pad(placed, (0, 0, layout.globals, 0)), mask)
+        self.stream.specials, self.stream.shift = layout.specials, shift
+        x = self.drop(x)
+        for layer in self.layers:
+            x = layer(x, mask, layout)
+        return self.norm(x), mask, layout
+
+
+class Sinusoidal(nn.Module):
+    """Fixed positions (Vaswani et al. 2017, section 3.5)."""
+
+    def __init__(self, length: int, dim: int):
+        super().__init__()
+        angle = torch.arange(length)[:, None] * 10_000.0 ** (-torch.arange(0, dim, 2) / dim)
+        table = torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(1)[:, :dim]
+        self.register_buffer("table", table, persistent=False)
+
+    def forward(self, positions_R: Tensor) -> Tensor:
+        found: Tensor = self.get_buffer("table")[positions_R]
+        return found
+
+
+class NoPositions(nn.Module):
+    def __init__(self, length: int, dim: int):
+        super().__init__()
+        self.register_buffer("zero", torch.zeros(1, dim), persistent=False)
+
+    def forward(self, positions_R: Tensor) -> Tensor:
+        return self.get_buffer("zero").expand(len(positions_R), -1)
+
+
+#: rotary positions enter inside the mixer
+POSITIONS: dict[str, Callable[[int, int], nn.Module]] = {
+    "learned": nn.Embedding,
+    "sinusoidal": Sinusoidal,
+    "rotary": NoPositions,
+    "none": NoPositions,
+}
+
+
+def _pool_mean(x: Tensor, mask: Tensor | None, layout: Layout) -> Tensor:
+    rows, real = x[:, layout.globals :], None if mask is None else mask[:, layout.globals :]
+    if real is None:
+        return rows.mean(1)
+    return clear(rows, real).sum(1) / real.sum(1, keepdim=True).clamp(min=1)
+
+
+def _pool_first(x: Tensor, mask: Tensor | None, layout: Layout) -> Tensor:
+    return x[:, 0]
+
+
+def _pool_last(x: Tensor, mask: Tensor | None, layout: Layout) -> Tensor:
+    content = x[:, layout.specials :]
+    if mask is None:
+        return content[:, -1]
+    last = layout.length - 1 - mask[:, layout.specials :].flip(1).int().argmax(1)
+    return content[torch.arange(len(x), device=x.device), last]
+
+
+#: mean: over content and representatives, global rows left out; cls: the first global row; last: the last real row
+POOLING: dict[str, Callable[[Tensor, Tensor | None, Layout], Tensor]] = {
+    "mean": _pool_mean,
+    "cls": _pool_first,
+    "last": _pool_last,
+}
+
+
+class Model(nn.Module):
+    """Encoder and head: documents in, logits (T, Y) out, one row for each prediction."""
+
+    def __init__(self, config: ModelConfig, mechanism: Mechanism, options: Any, head: Head, vocab: int, max_length: int):
+        super().__init__()
+        self.encoder = Encoder(config, mechanism, options, vocab, max_length)
+        self.head = HEADS[type(head)](config, head.classes)
+
+    @property
+    def stream(self) -> Stream:
+        return self.encoder.stream
+
+    def forward(
+        self,
+        documents: Sequence[tuple[Tensor, Tensor | None]],
+        targets: Tensor,
+        shift: int = 0,
+        move_positions: bool = False,
+    ) -> Tensor:
+        """documents: (tokens (B, N) int64, mask (B, N) bool or None) each; targets (B,) or (B, N) say where to predict."""
+        encoded = [self.encoder(tokens, mask, shift, move_positions) for tokens, mask in documents]
+        logits: Tensor = self.head(encoded, targets)
+        return logits.float()
+
+
+Encoded = tuple[Tensor, Tensor | None, Layout]
+
+
+class ClassifyHead(nn.Module):
+    def __init__(self, config: ModelConfig, classes: int):
+        super().__init__()
+        self.pool, self.linear = POOLING[config.pooling], nn.Linear(config.dim, classes)
+
+    def forward(self, encoded: list[Encoded], targets: Tensor) -> Tensor:
+        logits: Tensor = self.linear(self.pool(*encoded[0]))
+        return logits
+
+
+class MatchHead(nn.Module):
+    """On [a, b, a * b, a - b] of the two pooled documents, as most re-implementations of LRA's Retrieval have it."""
+
+    def __init__(self, config: ModelConfig, classes: int):
+        super().__init__()
+        self.pool, self.linear = POOLING[config.pooling], nn.Linear(4 * config.dim, classes)
+
+    def forward(self, encoded: list[Encoded], targets: Tensor) -> Tensor:
+        a, b = (self.pool(*one) for one in encoded)
+        logits: Tensor = self.linear(torch.cat([a, b, a * b, a - b], dim=-1))
+        return logits
+
+
+class TagTokensHead(nn.Module):
+    def __init__(self, config: ModelConfig, classes: int):
+        super().__init__()
+        self.linear = nn.Linear(config.dim, classes)
+
+    def forward(self, encoded: list[Encoded], targets: Tensor) -> Tensor:
+        x, _, layout = encoded[0]
+        content = x[:, layout.specials + layout.shift :]
+        logits: Tensor = self.linear(content[targets != NO_TARGET])
+        return logits
+
+
+HEADS: dict[type, Callable[[ModelConfig, int], nn.Module]] = {
+    Classify: ClassifyHead,
+    Match: MatchHead,
+    TagTokens: TagTokensHead,
+}

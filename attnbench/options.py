@@ -1,0 +1,74 @@
+"""Options: from text or plain values to a validated frozen dataclass, and back to JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, PlainSerializer, TypeAdapter, ValidationError
+
+from attnbench.errors import AttnbenchError, UnknownName
+
+
+def _span(value: Any) -> Any:
+    if isinstance(value, str):
+        low, dots, high = value.partition("..")
+        try:
+            return (int(low), int(high if dots else low))
+        except ValueError:
+            raise ValueError(f"a whole number or a range such as 1..15, got {value!r}") from None
+    if isinstance(value, int) and not isinstance(value, bool):
+        return (value, value)
+    return value
+
+
+def _show_span(value: tuple[int, int]) -> int | str:
+    low, high = value
+    return low if low == high else f"{low}..{high}"
+
+
+#: A whole number or a range of them, both ends included: `3` or `1..15`.
+Span = Annotated[tuple[int, int], BeforeValidator(_span), PlainSerializer(_show_span)]
+
+
+def field_names(options: type) -> list[str]:
+    return [f.name for f in dataclasses.fields(options)]
+
+
+def parse(owner: str, options: type, values: Mapping[str, Any], presets: Mapping[str, Mapping[str, Any]] = {}) -> Any:
+    """Builds the dataclass `options` from `values` (text allowed); `owner` names it in errors, e.g. `mechanism hst`.
+
+    Raises:
+        UnknownName: a key or a preset that does not exist.
+        AttnbenchError: a value of the wrong type or range, or a combination its `__post_init__` refuses.
+    """
+    given = dict(values)
+    names = field_names(options)
+    if "preset" in given and "preset" not in names:
+        preset = given.pop("preset")
+        if preset not in presets:
+            raise UnknownName(f"preset of {owner}", str(preset), presets)
+        given = {**presets[preset], **given}
+    for key in given:
+        if key not in names:
+            raise UnknownName(f"option of {owner}", key, names)
+    try:
+        return TypeAdapter(options).validate_python(given)
+    except ValidationError as error:
+        raise AttnbenchError(f"{owner}: {first_fault(error)}") from None
+
+
+def first_fault(error: ValidationError) -> str:
+    """The first thing pydantic complains of, as one line: where, what, and what was found."""
+    first = error.errors()[0]
+    where = ".".join(str(part) for part in first["loc"])
+    message = first["msg"].removeprefix("Value error, ")
+    return f"{where}: {message} (found {first['input']!r})" if where else message
+
+
+def as_json(options: Any) -> dict[str, Any]:
+    """All values of an options object, defaults included, as plain JSON values."""
+    dumped = TypeAdapter(type(options)).dump_python(options, mode="json")
+    assert isinstance(dumped, dict)
+    return dumped

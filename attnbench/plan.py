@@ -1,0 +1,164 @@
+"""From what the user asked to a plan in which every value is decided: plugins, options, protocol. Loads no torch itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from attnbench import protocol as protocols
+from attnbench import registry
+from attnbench.contracts import Cell, Mechanism, Regularizer, Task
+from attnbench.errors import AttnbenchError, Unsupported
+from attnbench.options import as_json, field_names, parse
+from attnbench.protocol import SECTIONS, Resolved
+from attnbench.record import PluginSpec
+from attnbench.registry import Plugin
+from attnbench.settings import divide
+
+NO_REGULARIZER = "none"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A plugin and its options, all values decided."""
+
+    plugin: Plugin
+    options: Any
+
+    def spec(self) -> dict[str, Any]:
+        """The keyword arguments of a `PluginSpec`."""
+        return {
+            "name": self.plugin.name,
+            "version": self.plugin.object.version,
+            "source_sha": self.plugin.source_sha,
+            "options": as_json(self.options),
+        }
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One cell of a table and a seed. `label` is the name the user knows the cell by."""
+
+    label: str
+    mechanism: Choice
+    task: Choice
+    regularizers: list[Choice]
+    rules: Resolved
+    seed: int
+
+    def as_json(self) -> dict[str, Any]:
+        """Every value, as `run --dry-run` prints it."""
+        return {
+            "label": self.label,
+            "seed": self.seed,
+            "protocol": self.rules.spec.model_dump(mode="json"),
+            "task": self.task.spec(),
+            "mechanism": self.mechanism.spec(),
+            "regularizer": [PluginSpec(**choice.spec()).model_dump(mode="json") for choice in self.regularizers],
+            **{section: getattr(self.rules, section).model_dump(mode="json") for section in SECTIONS},
+        }
+
+    @property
+    def refusal(self) -> str | None:
+        """Why this mechanism cannot run this task with these regularizers, or None."""
+        mechanism: Mechanism = self.mechanism.plugin.object
+        task: Task = self.task.plugin.object
+        name = self.mechanism.plugin.name
+        if task.padded and not mechanism.honours_masks:
+            return f"{name} ignores masks and the examples of {self.task.plugin.name} differ in length"
+        for choice in self.regularizers:
+            if choice.plugin.object.max_shift(choice.options) and not mechanism.honours_masks:
+                return f"{choice.plugin.name} shifts the input behind masked rows, and {name} ignores masks"
+            if choice.plugin.object.max_shift(choice.options) and mechanism.length_bound:
+                return f"{choice.plugin.name} shifts the input, and the output of {name} depends on the padded length"
+        return None
+
+
+def make(
+    mechanism: str,
+    task: str,
+    *,
+    seed: int = 0,
+    regularizer: str | None = None,
+    protocol: str = "quick",
+    settings: Mapping[str, Any] | None = None,
+) -> Plan:
+    """Resolves names, presets, protocol and settings.
+
+    Raises:
+        AttnbenchError: any name, key, value or combination that cannot be (one line, with what to do).
+        Unsupported: a plugin needs a package that is not installed.
+    """
+    if seed < 0:
+        raise AttnbenchError(f"seed is a whole number from 0 on, got {seed}")
+    base, regularizer_names, label = _cell(mechanism, regularizer)
+    task_plugin = registry.load("tasks", task)
+    regularizer_plugins = [registry.load("regularizers", name) for name in regularizer_names]
+    rules = protocols.load(protocol)
+    divided = divide(settings or {}, _parts(base, task_plugin, regularizer_plugins))
+    task_rules = rules.rules(task_plugin.name)
+    mechanism_fields = field_names(base.object.options)
+    shared = {key: value for key, value in task_rules.attention.items() if key in mechanism_fields}
+    resolved = protocols.resolve(rules, task_plugin.name, {section: divided[section] for section in SECTIONS})
+    return Plan(
+        label=label,
+        mechanism=_choose("mechanism", base, {**shared, **divided["mechanism"]}),
+        task=_choose("task", task_plugin, {**task_rules.task, **divided["task"]}),
+        regularizers=[_choose("regularizer", plugin, divided[plugin.name]) for plugin in regularizer_plugins],
+        rules=resolved,
+        seed=seed,
+    )
+
+
+def _cell(reference: str, regularizer: str | None) -> tuple[Plugin, list[str], str]:
+    """The mechanism, the names of its regularizers, and the label of the cell."""
+    plugin = registry.load("mechanisms", reference)
+    if isinstance(plugin.object, Cell):
+        cell = plugin.object
+        if regularizer not in (None, cell.regularizer):
+            raise AttnbenchError(
+                f"{plugin.name} is {cell.mechanism} with {cell.regularizer}; "
+                f"for another regularizer use --mechanism {cell.mechanism} --regularizer {regularizer}"
+            )
+        return registry.load("mechanisms", cell.mechanism), [cell.regularizer], plugin.name
+    names = (regularizer or NO_REGULARIZER).split("+")
+    if len(set(names)) < len(names) or (len(names) > 1 and NO_REGULARIZER in names):
+        raise AttnbenchError(f"regularizer {regularizer!r}: a sum takes different ones, and {NO_REGULARIZER} stands alone")
+    label = plugin.name if names == [NO_REGULARIZER] else f"{plugin.name}+{'+'.join(names)}"
+    return plugin, names, label
+
+
+def _parts(mechanism: Plugin, task: Plugin, regularizers: list[Plugin]) -> dict[str, list[str]]:
+    parts = {section: list(kind.model_fields) for section, kind in SECTIONS.items()}
+    parts["mechanism"] = field_names(mechanism.object.options) + (["preset"] if mechanism.object.presets else [])
+    parts["task"] = field_names(task.object.options)
+    return parts | {plugin.name: field_names(plugin.object.options) for plugin in regularizers}
+
+
+def _choose(kind: str, plugin: Plugin, values: Mapping[str, Any]) -> Choice:
+    presets = getattr(plugin.object, "presets", {})
+    return Choice(plugin, parse(f"{kind} {plugin.name}", plugin.object.options, values, presets))
+
+
+def missing_packages(mechanism: Mechanism) -> list[str]:
+    """Of the packages a mechanism needs, those that are not installed."""
+    from importlib.util import find_spec
+
+    return [name for name in mechanism.requires if find_spec(name) is None]
+
+
+def check_runnable(plan: Plan) -> None:
+    """
+    Raises:
+        Unsupported: the cell cannot run, with the reason.
+    """
+    mechanism: Mechanism = plan.mechanism.plugin.object
+    if missing := missing_packages(mechanism):
+        raise Unsupported(f"{plan.mechanism.plugin.name} needs the package {', '.join(missing)}, which is not installed")
+    if plan.refusal:
+        raise Unsupported(plan.refusal)
+
+
+def regularizer_of(choice: Choice) -> tuple[Regularizer, Any]:
+    return choice.plugin.object, choice.options

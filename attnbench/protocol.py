@@ -1,0 +1,122 @@
+"""Protocols: named, versioned sets of rules, as TOML files in `attnbench/protocols` or of the user's own.
+
+    name, version, summary
+    [model] [budget] [numerics] [padding]         values for every task
+    [tasks.NAME.model] ... [tasks.NAME.padding]   what differs for one task
+    [tasks.NAME.task]                             options of the task
+    [tasks.NAME.attention]                        options for every mechanism that has them, e.g. block_size
+"""
+
+from __future__ import annotations
+
+import hashlib
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from attnbench.config import Budget, ModelConfig, Numerics, Padding
+from attnbench.errors import AttnbenchError, UnknownName
+from attnbench.options import first_fault
+from attnbench.record import ProtocolSpec, canonical
+
+FOLDER = Path(__file__).parent / "protocols"
+SECTIONS: dict[str, type[BaseModel]] = {
+    "model": ModelConfig,
+    "budget": Budget,
+    "numerics": Numerics,
+    "padding": Padding,
+}
+
+
+class _TaskRules(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    model: dict[str, Any] = {}
+    budget: dict[str, Any] = {}
+    numerics: dict[str, Any] = {}
+    padding: dict[str, Any] = {}
+    task: dict[str, Any] = {}
+    attention: dict[str, Any] = {}
+
+
+class Protocol(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    name: str
+    version: int
+    summary: str
+    model: dict[str, Any] = {}
+    budget: dict[str, Any] = {}
+    numerics: dict[str, Any] = {}
+    padding: dict[str, Any] = {}
+    tasks: dict[str, _TaskRules] = {}
+
+    def rules(self, task: str) -> _TaskRules:
+        return self.tasks.get(task, _TaskRules())
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """A protocol applied to one task, with the user's changes; `spec` names it in records."""
+
+    spec: ProtocolSpec
+    model: ModelConfig
+    budget: Budget
+    numerics: Numerics
+    padding: Padding
+
+
+def names() -> list[str]:
+    return sorted(path.stem for path in FOLDER.glob("*.toml"))
+
+
+def load(reference: str) -> Protocol:
+    """A protocol by name, or from a `.toml` file of the user's.
+
+    Raises:
+        AttnbenchError: unknown, unreadable, or a key that no protocol has.
+    """
+    path = Path(reference) if reference.endswith(".toml") else FOLDER / f"{reference}.toml"
+    if not path.is_file():
+        raise AttnbenchError(f"{path}: no such file") if reference.endswith(".toml") else UnknownName(
+            "protocol", reference, names()
+        )
+    try:
+        return Protocol.model_validate(tomllib.loads(path.read_text("utf-8")))
+    except tomllib.TOMLDecodeError as error:
+        raise AttnbenchError(f"{path}: not valid TOML: {error}") from None
+    except ValidationError as error:
+        raise AttnbenchError(f"{path}: {first_fault(error)}") from None
+
+
+def resolve(protocol: Protocol, task: str, changes: Mapping[str, Mapping[str, Any]]) -> Resolved:
+    """All values for one task. With changes by the user it is another protocol, and its name says so."""
+    rules = protocol.rules(task)
+    built: dict[str, Any] = {}
+    changed: dict[str, Any] = {}
+    for section, kind in SECTIONS.items():
+        base = {**getattr(protocol, section), **getattr(rules, section)}
+        built[section] = _build(protocol.name, section, kind, base)
+        given = changes.get(section, {})
+        if given:
+            before = built[section].model_dump(mode="json")
+            built[section] = _build(protocol.name, section, kind, {**base, **given})
+            after = built[section].model_dump(mode="json")
+            changed |= {f"{section}.{key}": after[key] for key in after if after[key] != before[key]}
+    name = protocol.name
+    if changed:
+        name += "-" + hashlib.sha256(canonical(changed).encode()).hexdigest()[:6]
+    return Resolved(spec=ProtocolSpec(name=name, version=protocol.version, changes=changed), **built)
+
+
+def _build(owner: str, section: str, kind: type[BaseModel], values: Mapping[str, Any]) -> BaseModel:
+    for key in values:
+        if key not in kind.model_fields:
+            raise UnknownName(f"value of {section} in protocol {owner}", key, kind.model_fields)
+    try:
+        return kind.model_validate(values)
+    except ValidationError as error:
+        raise AttnbenchError(f"{section}: {first_fault(error)}") from None
+

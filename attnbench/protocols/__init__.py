@@ -1,0 +1,1 @@
+"""Protocols as data: one TOML file each, read by `attnbench.protocol`."""

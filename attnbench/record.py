@@ -1,0 +1,178 @@
+"""One run = one record = one JSON file: what was asked, what came out, what it cost, where. Never edited.
+
+`spec` is everything that decides the numbers except the seed; its hash names the table cell. `quality`, `curve` and the
+predictions hold no clock, so two runs can be compared for identity.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from attnbench.errors import AttnbenchError
+
+SCHEMA = 1
+#: Raise it when the engine itself (encoder, training, sparse core) changes numbers.
+ENGINE_VERSION = 1
+
+Status = Literal[
+    "ok", "not_above_chance", "trivial", "diverged", "oom", "timeout", "unsupported", "failed"
+]
+#: Statuses of a run that trained to the end and has a test score.
+FINISHED: tuple[Status, ...] = ("ok", "not_above_chance", "trivial")
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class PluginSpec(_Frozen):
+    """A plugin as it ran; `options` holds every value, defaults included."""
+
+    name: str
+    version: int
+    source_sha: str
+    options: dict[str, Any]
+
+
+class TaskSpec(PluginSpec):
+    data_key: str
+    max_length: int
+    vocab: int
+
+
+class MechanismSpec(PluginSpec):
+    implementation: str = "reference"
+
+
+class ProtocolSpec(_Frozen):
+    """`changes` are values the user set otherwise; the name then carries their hash, for it is another protocol."""
+
+    name: str
+    version: int
+    changes: dict[str, Any] = {}
+
+
+class Spec(_Frozen):
+    """What decides the numbers. `model`, `budget`, `numerics` and `padding` are the resolved protocol."""
+
+    task: TaskSpec
+    mechanism: MechanismSpec
+    regularizer: list[PluginSpec]
+    model: dict[str, Any]
+    budget: dict[str, Any]
+    numerics: dict[str, Any]
+    padding: dict[str, Any]
+    protocol: ProtocolSpec
+    engine: int = ENGINE_VERSION
+
+    @property
+    def hash(self) -> str:
+        """12 hex digits of the canonical JSON."""
+        return hashlib.sha256(canonical(self.model_dump(mode="json")).encode()).hexdigest()[:12]
+
+
+class Quality(_Frozen):
+    """The test split is read once, with the weights of the best validation step.
+
+    `trivial` holds the scores of trivial predictors on the test split by name; `interval` is the 95 % interval of
+    `test` over test examples, for this trained model only.
+    """
+
+    metric: str
+    selected_on: str = "validation"
+    best_step: int
+    validation: float
+    test: float
+    interval: tuple[float, float]
+    examples: int
+    predictions: int
+    chance: float
+    trivial: dict[str, float]
+    p_above_chance: float
+
+
+class CurvePoint(_Frozen):
+    """`loss` is the mean training loss since the point before; `parts` its terms."""
+
+    step: int
+    examples: int
+    loss: float
+    validation: float
+    validation_loss: float
+
+
+class Cost(_Frozen):
+    """Seconds are a log line, never a speed claim: on shared machines equal runs differ tenfold."""
+
+    params_total: int
+    params_mixer: int
+    train_seconds: float
+    samples_per_second: float
+    peak_bytes: int
+    peak_how: str
+
+
+class Record(_Frozen):
+    schema_: int = Field(default=SCHEMA, alias="schema")
+    id: str
+    kind: Literal["train"] = "train"
+    label: str
+    status: Status
+    reason: str | None = None
+    spec: Spec
+    seed: int
+    quality: Quality | None = None
+    curve: list[CurvePoint] = []
+    predictions: str | None = None
+    predictions_sha: str | None = None
+    cost: Cost | None = None
+    machine: dict[str, Any]
+    software: dict[str, str]
+    code: dict[str, Any]
+    started: str
+    finished: str
+    command: str
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+    def to_json(self) -> str:
+        """Readable, stable JSON: same record, same bytes."""
+        return json.dumps(self.model_dump(mode="json", by_alias=True), indent=1, sort_keys=True, allow_nan=False) + "\n"
+
+
+def canonical(value: Any) -> str:
+    """JSON in one form: sorted keys, no spaces, no NaN."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+#: MIGRATIONS[n] turns the JSON of schema n into schema n + 1.
+MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {}
+
+
+def from_json(text: str, where: str) -> Record:
+    """Reads a record of this or an older schema.
+
+    Raises:
+        AttnbenchError: not JSON, a newer schema, or a field that does not fit; names `where` and what was found.
+    """
+    try:
+        data = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise AttnbenchError(f"{where}: not valid JSON (line {error.lineno}: {error.msg})") from None
+    schema = data.get("schema") if isinstance(data, dict) else None
+    if not isinstance(schema, int):
+        raise AttnbenchError(f"{where}: not a record (no schema number)")
+    if schema > SCHEMA:
+        raise AttnbenchError(f"{where}: written by a newer attnbench (schema {schema}, this one reads up to {SCHEMA})")
+    for version in range(schema, SCHEMA):
+        data = MIGRATIONS[version](data)
+    try:
+        return Record.model_validate(data)
+    except ValueError as error:
+        lines = str(error).splitlines()
+        raise AttnbenchError(f"{where}: not a valid record: {' '.join(line.strip() for line in lines[1:3])}") from None

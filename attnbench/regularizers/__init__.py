@@ -1,0 +1,1 @@
+"""Training losses that may run the model again; one file = one regularizer."""

@@ -1,0 +1,376 @@
+"""Tables from records: one per protocol. Same records, same bytes; what does not belong together is never averaged."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import html
+import io
+import json
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from attnbench.record import FINISHED, Quality, Record, canonical
+from attnbench.statistics import summarise
+
+#: A value's place in a spec: keys, and positions in lists.
+_Path = tuple[str | int, ...]
+_ONE_MODEL = "this trained model only"
+_LEGEND = (
+    "Cells: test score, mean ± standard deviation over seeds (number of seeds). "
+    f"`(1 seed)`: 95 % interval over test examples, {_ONE_MODEL}. `k of n`: runs with that status, of all seeds run. "
+    "**stale**: older source code or data than the newest run; not comparable with the other rows."
+)
+
+
+@dataclass(frozen=True)
+class Column:
+    """A task with its options. `options` names what sets it apart from other columns of that task.
+
+    `chance` and `trivial` (the best trivial predictor's score) are None while no run has a score.
+    """
+
+    task: str
+    options: str
+    metric: str
+    chance: float | None
+    trivial: float | None
+    trivial_name: str
+
+    @property
+    def title(self) -> str:
+        return f"{self.task} ({self.options})" if self.options else self.task
+
+
+@dataclass(frozen=True)
+class Entry:
+    """All seeds of one spec.
+
+    Attributes:
+        seeds: those with a test score; `mean`, `sd`, `low` and `high` are about them.
+        runs: seeds run in all.
+        statuses: how many seeds ended how, by name.
+        low, high: 95 % interval; `scope` says of what: over seeds, or with one seed over test examples.
+        mixer_params: parameters of all token mixers together.
+        ids: the records counted.
+    """
+
+    spec_hash: str
+    seeds: tuple[int, ...]
+    runs: int
+    statuses: tuple[tuple[str, int], ...]
+    mean: float | None
+    sd: float | None
+    low: float | None
+    high: float | None
+    scope: str
+    mixer_params: int | None
+    ids: tuple[str, ...]
+
+    @property
+    def status(self) -> str:
+        """`ok`, or every other status with its count."""
+        others = [(name, count) for name, count in self.statuses if name != "ok"]
+        return ", ".join(n if self.runs == 1 else f"{count} of {self.runs} {n}" for n, count in others) or "ok"
+
+    @property
+    def text(self) -> str:
+        """What stands in a table."""
+        if self.mean is None:
+            return self.status
+        if self.sd is None:
+            score = f"{self.mean:.3f} [{self.low:.2f}, {self.high:.2f}] (1 seed)"
+        else:
+            score = f"{self.mean:.3f} ± {self.sd:.3f} ({len(self.seeds)})"
+        return score if self.status == "ok" else f"{score}, {self.status}"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One label; `options` names what sets it apart from its other rows. `entries` follow the table's columns."""
+
+    label: str
+    options: str
+    stale: bool
+    entries: tuple[Entry | None, ...]
+
+
+@dataclass(frozen=True)
+class Table:
+    protocol: str
+    version: int
+    columns: tuple[Column, ...]
+    rows: tuple[Row, ...]
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Report:
+    tables: tuple[Table, ...]
+
+
+@dataclass(frozen=True)
+class _Run:
+    """A record with what the tables group by."""
+
+    record: Record
+    question: tuple[str, str]
+    values: Mapping[_Path, str]
+    stale: bool
+
+    @property
+    def quality(self) -> Quality | None:
+        return self.record.quality if self.record.status in FINISHED else None
+
+
+def build(records: Iterable[Record]) -> Report:
+    """Groups records into tables: by protocol and its version, then label (rows) and task with options (columns).
+
+    Records share an entry only if their spec hash is equal. A record is stale when the newest record with the same
+    mechanism under this label, task, data, regularizer or engine has another source.
+    """
+    ordered = sorted(records, key=lambda record: (record.started, record.id))
+    newest = {key: value for record in ordered for key, value in _sources(record)}
+    protocols: dict[tuple[str, int], list[_Run]] = defaultdict(list)
+    for record in ordered:
+        stale = any(newest[key] != value for key, value in _sources(record))
+        task, protocol = record.spec.task, record.spec.protocol
+        run = _Run(record, (task.name, canonical(task.options)), _values(record), stale)
+        protocols[protocol.name, protocol.version].append(run)
+    return Report(tuple(_table(*protocol, protocols[protocol]) for protocol in sorted(protocols)))
+
+
+def _sources(record: Record) -> list[tuple[tuple[str, ...], str]]:
+    """The code and data behind a record: what it belongs to, and its fingerprint."""
+    spec = record.spec
+    protocol, task = (spec.protocol.name, str(spec.protocol.version)), spec.task
+    return [
+        (("engine",), str(spec.engine)),
+        (("mechanism", record.label, spec.mechanism.name), spec.mechanism.source_sha),
+        (("task", task.name), task.source_sha),
+        (("data", *protocol, task.name, canonical(task.options)), task.data_key),
+        *((("regularizer", part.name), part.source_sha) for part in spec.regularizer),
+    ]
+
+
+def _values(record: Record) -> dict[_Path, str]:
+    """Every value of the spec as JSON by its path, without what the table and the column already say."""
+    flat = _flatten(record.spec.model_dump(mode="json"))
+    said = (("protocol",), ("task", "name"), ("task", "options"))
+    return {path: value for path, value in flat.items() if path[:1] not in said and path[:2] not in said}
+
+
+def _flatten(value: Any, path: _Path = ()) -> dict[_Path, str]:
+    if isinstance(value, dict | list) and value:
+        items = value.items() if isinstance(value, dict) else enumerate(value)
+        return {p: v for key, part in items for p, v in _flatten(part, (*path, key)).items()}
+    return {path: canonical(value)}
+
+
+def _is_source(path: _Path) -> bool:
+    fingerprint = path[-1] in ("source_sha", "data_key") and "options" not in path
+    return path == ("engine",) or (path[0] in ("mechanism", "task", "regularizer") and fingerprint)
+
+
+def _differing(specs: Iterable[Mapping[_Path, str]]) -> set[_Path]:
+    """Paths at which not all of the specs have the same value."""
+    listed = list(specs)
+    paths = {path for spec in listed for path in spec}
+    return {path for path in paths if len({spec.get(path) for spec in listed}) > 1}
+
+
+def _name(path: _Path) -> str:
+    return ".".join(str(part) for part in path if part != "options")
+
+
+def _describe(values: Mapping[_Path, str], paths: Iterable[_Path]) -> str:
+    shown = sorted((_name(path), values[path], _is_source(path)) for path in paths if path in values)
+    return ", ".join(f"{name}={value.strip(chr(34))[:12] if source else value}" for name, value, source in shown)
+
+
+def _table(protocol: str, version: int, runs: list[_Run]) -> Table:
+    questions = sorted({run.question for run in runs})
+    columns = tuple(_column(question, questions, runs) for question in questions)
+    cells: dict[tuple[Any, ...], dict[tuple[str, str], list[_Run]]] = defaultdict(lambda: defaultdict(list))
+    apart = _apart(runs)
+    for run in runs:
+        paths = {path for path in apart[run.record.label] if run.stale or not _is_source(path)}
+        row = (run.record.label, run.stale, _describe(run.values, paths), canonical(_known(run.values, paths)))
+        cells[row][run.question].append(run)
+    rows = []
+    notes = _unequal_settings(columns, questions, runs)
+    for row in sorted(cells):
+        entries = []
+        for column, question in zip(columns, questions, strict=True):
+            chosen, repeated = _one_per_seed(cells[row].get(question, []))
+            entries.append(_entry(chosen) if chosen else None)
+            notes += [f"{row[0]}, {column.title}: seed {seed} ran {n} times; one counts" for seed, n in repeated]
+        rows.append(Row(label=row[0], stale=row[1], options=row[2], entries=tuple(entries)))
+    return Table(protocol, version, columns, tuple(rows), tuple(notes))
+
+
+def _known(values: Mapping[_Path, str], paths: Iterable[_Path]) -> list[list[Any]]:
+    return sorted([[*map(str, path)], values[path]] for path in paths if path in values)
+
+
+def _apart(runs: list[_Run]) -> dict[str, set[_Path]]:
+    """By label: the paths that tell apart specs which would otherwise share an entry."""
+    groups: dict[tuple[str, tuple[str, str]], list[Mapping[_Path, str]]] = defaultdict(list)
+    for run in runs:
+        groups[run.record.label, run.question].append(run.values)
+    apart: dict[str, set[_Path]] = defaultdict(set)
+    for (label, _), specs in groups.items():
+        apart[label] |= _differing(specs)
+    return apart
+
+
+def _column(question: tuple[str, str], questions: list[tuple[str, str]], runs: list[_Run]) -> Column:
+    task, options = question
+    same_task = [_flatten(json.loads(other)) for name, other in questions if name == task]
+    live = [run.quality for run in runs if run.question == question and not run.stale and run.quality is not None]
+    trivial = max(((score, name) for quality in live for name, score in quality.trivial.items()), default=(None, ""))
+    return Column(
+        task=task,
+        options=_describe(_flatten(json.loads(options)), _differing(same_task)),
+        metric=", ".join(sorted({quality.metric for quality in live})),
+        chance=max((quality.chance for quality in live), default=None),
+        trivial=trivial[0],
+        trivial_name=trivial[1],
+    )
+
+
+def _unequal_settings(columns: tuple[Column, ...], questions: list[tuple[str, str]], runs: list[_Run]) -> list[str]:
+    """A line per column and setting outside the mechanism in which its rows differ: a comparison that is not fair."""
+    notes = []
+    for column, question in zip(columns, questions, strict=True):
+        live = [run for run in runs if run.question == question and not run.stale]
+        paths = _differing(run.values for run in live)
+        for path in sorted(paths, key=_name):
+            if path[0] in ("model", "budget", "numerics", "padding"):
+                found = sorted({f"{run.record.label} {run.values.get(path, 'none')}" for run in live})
+                notes.append(f"{column.title}: rows differ in {_name(path)}: {', '.join(found)}")
+    return notes
+
+
+def _one_per_seed(runs: list[_Run]) -> tuple[list[Record], list[tuple[int, int]]]:
+    """One record per seed, and the seeds run more than once with how often.
+
+    The newest run that shows how training ends counts; a run that the machine stopped counts only if there is none.
+    """
+    by_seed: dict[int, list[Record]] = defaultdict(list)
+    for run in runs:
+        by_seed[run.record.seed].append(run.record)
+    chosen = []
+    for seed in sorted(by_seed):
+        trained = [record for record in by_seed[seed] if record.status in (*FINISHED, "diverged")]
+        chosen.append((trained or by_seed[seed])[-1])
+    return chosen, [(seed, len(found)) for seed, found in sorted(by_seed.items()) if len(found) > 1]
+
+
+def _entry(records: list[Record]) -> Entry:
+    scored = [(record.seed, record.quality) for record in records if record.status in FINISHED and record.quality]
+    params = [record.cost.params_mixer for record in records if record.cost is not None]
+    summary = summarise([quality.test for _, quality in scored]) if scored else None
+    one_model = scored[0][1].interval if len(scored) == 1 else None
+    return Entry(
+        spec_hash=records[0].spec.hash,
+        seeds=tuple(seed for seed, _ in scored),
+        runs=len(records),
+        statuses=tuple(sorted(Counter(record.status for record in records).items())),
+        mean=summary.mean if summary else None,
+        sd=summary.sd if summary else None,
+        low=one_model[0] if one_model else summary.low if summary else None,
+        high=one_model[1] if one_model else summary.high if summary else None,
+        scope=_ONE_MODEL if one_model else "mean over seeds" if summary else "",
+        mixer_params=max(params, default=None),
+        ids=tuple(record.id for record in records),
+    )
+
+
+def to_markdown(report: Report) -> str:
+    """One table per protocol, with chance and the best trivial level of every task, and notes below."""
+    if not report.tables:
+        return "No records.\n"
+    return "\n".join(_markdown_table(table) for table in report.tables) + f"\n{_LEGEND}\n"
+
+
+def _markdown_table(table: Table) -> str:
+    heads = [f"{column.title}, {column.metric}" if column.metric else column.title for column in table.columns]
+    lines = [
+        f"## {_markdown_text(table.protocol)}, version {table.version}",
+        "",
+        _line(["mechanism", "mixer parameters", *map(_markdown_text, heads)]),
+        _line(["---", "---:", *("---" for _ in heads)]),
+    ]
+    for row in table.rows:
+        name = _markdown_text(f"{row.label} ({row.options})" if row.options else row.label)
+        cells = [entry.text if entry else "-" for entry in row.entries]
+        lines.append(_line([f"{name} **stale**" if row.stale else name, _params(row), *cells]))
+    chance = ["-" if column.chance is None else f"{column.chance:.3f}" for column in table.columns]
+    trivial = [
+        "-" if column.trivial is None else f"{column.trivial:.3f} ({_markdown_text(column.trivial_name)})"
+        for column in table.columns
+    ]
+    lines += [_line(["*chance*", "", *chance]), _line(["*best trivial*", "", *trivial])]
+    if table.notes:
+        lines += ["", *(f"- {_markdown_text(note)}" for note in table.notes)]
+    return "\n".join(lines) + "\n"
+
+
+def _line(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _params(row: Row) -> str:
+    counts = sorted({entry.mixer_params for entry in row.entries if entry and entry.mixer_params is not None})
+    return "-" if not counts else " to ".join(f"{count:,}" for count in dict.fromkeys((counts[0], counts[-1])))
+
+
+def _markdown_text(text: str) -> str:
+    """Names come from third parties: nothing in them may end a cell, start a link, become HTML or hide itself."""
+    visible = "".join(letter for letter in " ".join(text.split()) if letter.isprintable())
+    return html.escape(re.sub(r"([\\|`*~\[\]])", r"\\\1", visible), quote=False)
+
+
+_CSV_HEAD = [
+    *("protocol", "protocol_version", "task", "task_options", "metric"),
+    *("label", "options", "stale", "seeds", "n"),
+    *("runs", "mean", "sd", "low", "high", "scope", "status"),
+    *("chance", "trivial", "mixer_params", "spec_hash"),
+]
+
+
+def to_csv(report: Report) -> str:
+    """Long form: one line per entry, numbers in full precision, missing values empty."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(_CSV_HEAD)
+    for table in report.tables:
+        for row in table.rows:
+            for column, entry in zip(table.columns, row.entries, strict=True):
+                if entry is not None:
+                    writer.writerow(map(_csv_value, _csv_row(table, row, column, entry)))
+    return out.getvalue()
+
+
+def _csv_row(table: Table, row: Row, column: Column, entry: Entry) -> list[object]:
+    return [
+        *(table.protocol, table.version, column.task, column.options, column.metric),
+        *(row.label, row.options, str(row.stale).lower(), " ".join(map(str, entry.seeds)), len(entry.seeds)),
+        *(entry.runs, entry.mean, entry.sd, entry.low, entry.high, entry.scope, entry.status),
+        *(column.chance, column.trivial, entry.mixer_params, entry.spec_hash),
+    ]
+
+
+def _csv_value(value: object) -> object:
+    """A spreadsheet runs text that looks like a formula; a quote in front keeps it text."""
+    risky = isinstance(value, str) and (value.lstrip()[:1] in ("=", "+", "-", "@") or value[:1] in ("\t", "\r"))
+    return f"'{value}" if value and risky else value
+
+
+def to_json(report: Report) -> str:
+    """The whole report, every number in full precision."""
+    return json.dumps(dataclasses.asdict(report), indent=1, sort_keys=True, allow_nan=False) + "\n"

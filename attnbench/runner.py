@@ -1,0 +1,274 @@
+"""One run: plan -> data -> training -> record in the store."""
+
+from __future__ import annotations
+
+import resource
+import secrets
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from attnbench import data, machine, statistics
+from attnbench.checkpoint import Checkpoint
+from attnbench.contracts import Mechanism, Task
+from attnbench.errors import AttnbenchError, Unsupported
+from attnbench.model import DEFAULT_SHIFT_ROOM, Model
+from attnbench.plan import Plan, check_runnable, make, regularizer_of
+from attnbench.protocol import SECTIONS
+from attnbench.record import Cost, MechanismSpec, PluginSpec, Quality, Record, Spec, Status, TaskSpec
+from attnbench.store import Store, read
+from attnbench.train import Job, Predictions, Stopped, Trainer
+
+
+class Interrupted(Exception):
+    """The user stopped the run; `where` is its checkpoint."""
+
+    def __init__(self, reason: str, where: Path):
+        super().__init__(reason)
+        self.reason, self.where = reason, where
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How to run, as against what: nothing here decides a number."""
+
+    results: Path = Path("results")
+    resume: bool = False
+    max_seconds: float | None = None
+    device: str = "auto"
+    quiet: bool = False
+    command: str = ""
+
+
+def run(
+    mechanism: str,
+    task: str,
+    *,
+    seed: int = 0,
+    regularizer: str | None = None,
+    protocol: str = "quick",
+    options: Mapping[str, Any] | None = None,
+    results: str | Path = "results",
+    resume: bool = False,
+    max_seconds: float | None = None,
+    device: str = "auto",
+    quiet: bool = True,
+) -> Record:
+    """Trains and tests one cell and stores its record; the Python face of `attnbench run`.
+
+    Args:
+        options: as `--set`, e.g. {"block_size": 32, "sar.alpha": 0.5, "budget.steps": 100}.
+        max_seconds: training time after which the run ends with the status `timeout`.
+
+    Raises:
+        AttnbenchError: a fault of the request. A run that fails gives a record with its status instead.
+    """
+    plan = make(mechanism, task, seed=seed, regularizer=regularizer, protocol=protocol, settings=options)
+    settings = Settings(Path(results), resume, max_seconds, device, quiet, f"attnbench.run({mechanism!r}, {task!r})")
+    record, _ = execute(plan, settings)
+    return record
+
+
+def execute(plan: Plan, settings: Settings) -> tuple[Record, Path]:
+    """Runs the plan; returns the record and where it was stored.
+
+    Raises:
+        AttnbenchError: a fault of the request or of the data, before training.
+        Interrupted: SIGINT or SIGTERM; the checkpoint says how far it came.
+    """
+    started = _now()
+    _check_device(settings.device, plan)
+    task: Task = plan.task.plugin.object
+    try:
+        check_runnable(plan)
+        prepared = data.load(plan.task.plugin, plan.task.options)
+        model = _build(plan, task)
+    except Unsupported as refused:
+        spec = _spec(plan, task, data.data_key(plan.task.plugin, plan.task.options), "none")
+        return _store(plan, spec, settings, started, status="unsupported", reason=str(refused))
+    spec = _spec(plan, task, prepared.key, _implementation(model))
+    checkpoint = _checkpoint(spec, plan.seed, settings)
+    trainer = Trainer(_job(plan, task, prepared, model, settings), checkpoint, settings.quiet)
+    try:
+        trainer.fit()
+        predictions = trainer.test()
+    except Stopped as stopped:
+        if stopped.status == "interrupted":
+            raise Interrupted(stopped.reason, checkpoint.path) from None
+        cost = _cost(trainer, model)
+        assert stopped.status in ("diverged", "timeout")
+        return _store(plan, spec, settings, started, stopped.status, stopped.reason, trainer=trainer, cost=cost)
+    except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
+        if not _is_out_of_memory(error):
+            raise
+        reason = f"out of memory at step {trainer.step} with batch {plan.rules.budget.batch} x {task.max_length(plan.task.options)} tokens"
+        return _store(plan, spec, settings, started, "oom", reason, trainer=trainer)
+    quality = _quality(task, prepared, trainer, predictions)
+    status, reason = _judge(quality, predictions.scores())
+    stored = _store(
+        plan, spec, settings, started, status, reason,
+        trainer=trainer, cost=_cost(trainer, model), quality=quality, predictions=predictions,
+    )  # fmt: skip
+    checkpoint.remove()
+    return stored
+
+
+def _check_device(device: str, plan: Plan) -> None:
+    if device not in ("auto", "cpu", "cuda"):
+        raise AttnbenchError(f"--device is auto, cpu or cuda, got {device!r}")
+    if device == "cuda" and not torch.cuda.is_available():
+        raise AttnbenchError("--device cuda: PyTorch sees no CUDA device here; use --device cpu")
+    for choice in plan.regularizers:
+        mechanism: Mechanism = plan.mechanism.plugin.object
+        room = mechanism.tokens(plan.mechanism.options).block_size or DEFAULT_SHIFT_ROOM
+        if choice.plugin.object.max_shift(choice.options) > room:
+            raise AttnbenchError(f"{choice.plugin.name}: shift goes beyond {room}, the rows kept free (one block)")
+
+
+def _build(plan: Plan, task: Task) -> Model:
+    options = plan.task.options
+    return Model(
+        plan.rules.model,
+        plan.mechanism.plugin.object,
+        plan.mechanism.options,
+        task.head(options),
+        task.vocab(options),
+        task.max_length(options),
+    )
+
+
+def _implementation(model: Model) -> str:
+    return str(getattr(model.encoder.layers[0].mixer, "implementation", "module"))
+
+
+def _spec(plan: Plan, task: Task, data_key: str, implementation: str) -> Spec:
+    return Spec(
+        task=TaskSpec(
+            **plan.task.spec(),
+            data_key=data_key,
+            max_length=task.max_length(plan.task.options),
+            vocab=task.vocab(plan.task.options),
+        ),
+        mechanism=MechanismSpec(**plan.mechanism.spec(), implementation=implementation),
+        regularizer=[PluginSpec(**choice.spec()) for choice in plan.regularizers],
+        protocol=plan.rules.spec,
+        **{section: getattr(plan.rules, section).model_dump(mode="json") for section in SECTIONS},
+    )
+
+
+def _checkpoint(spec: Spec, seed: int, settings: Settings) -> Checkpoint:
+    identity = f"{spec.hash}-s{seed}"
+    return Checkpoint(settings.results / "unfinished" / f"{identity}.safetensors", identity, settings.resume)
+
+
+def _job(plan: Plan, task: Task, prepared: data.TaskData, model: Model, settings: Settings) -> Job:
+    return Job(
+        model=model,
+        data=prepared,
+        padded=task.padded,
+        max_length=task.max_length(plan.task.options),
+        budget=plan.rules.budget,
+        numerics=plan.rules.numerics,
+        padding=plan.rules.padding,
+        regularizers=[regularizer_of(choice) for choice in plan.regularizers],
+        seed=plan.seed,
+        device=settings.device,
+        max_seconds=settings.max_seconds,
+    )
+
+
+def _quality(task: Task, prepared: data.TaskData, trainer: Trainer, predictions: Predictions) -> Quality:
+    scores = predictions.scores()
+    mean, low, high = statistics.score_interval(scores)
+    return Quality(
+        metric=task.metric,
+        best_step=trainer.best_step,
+        validation=trainer.best_validation,
+        test=mean,
+        interval=(low, high),
+        examples=len(scores),
+        predictions=len(predictions.predicted),
+        chance=prepared.card["chance"],
+        trivial=prepared.card["trivial"],
+        p_above_chance=statistics.p_above(scores, prepared.card["chance"]),
+    )
+
+
+def _judge(quality: Quality, scores: np.ndarray) -> tuple[Status, str | None]:
+    level = statistics.ABOVE_CHANCE_LEVEL
+    if quality.p_above_chance >= level:
+        return "not_above_chance", f"test score {quality.test:.3f} is not above chance {quality.chance:.3f} at the {level} level"
+    name, trivial = max(quality.trivial.items(), key=lambda item: item[1], default=("", 0.0))
+    if name and statistics.p_above(scores, trivial) >= level:
+        return "trivial", f"test score {quality.test:.3f} is not above the trivial predictor {name}, {trivial:.3f}, at the {level} level"
+    return "ok", None
+
+
+def _cost(trainer: Trainer, model: Model) -> Cost:
+    mixers = sum(p.numel() for layer in model.encoder.layers for p in layer.mixer.parameters())
+    on_gpu = trainer.accelerator.device.type == "cuda"
+    seconds = max(trainer.seconds, 1e-9)
+    return Cost(
+        params_total=sum(p.numel() for p in model.parameters()),
+        params_mixer=mixers,
+        train_seconds=round(trainer.seconds, 3),
+        samples_per_second=round(trainer.step * trainer.job.budget.batch / seconds, 3),
+        peak_bytes=torch.cuda.max_memory_allocated() if on_gpu else _peak_resident_bytes(),
+        peak_how="CUDA allocator, whole process" if on_gpu else "resident set, whole process",
+    )
+
+
+def _peak_resident_bytes() -> int:
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
+        return True
+    return "can't allocate memory" in str(error)
+
+
+def _now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def _store(
+    plan: Plan, spec: Spec, settings: Settings, started: str, status: Status, reason: str | None = None,
+    *, trainer: Trainer | None = None, cost: Cost | None = None, quality: Quality | None = None,
+    predictions: Predictions | None = None,
+) -> tuple[Record, Path]:  # fmt: skip
+    """Writes the record; one of a second that is taken already gets a suffix by chance, never the other's place."""
+    finished = _now()
+    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
+    record = Record(
+        id=f"{stamp}-{spec.hash}-s{plan.seed}-{secrets.token_hex(2)}",
+        label=plan.label,
+        status=status,
+        reason=reason,
+        spec=spec,
+        seed=plan.seed,
+        quality=quality,
+        curve=trainer.curve if trainer else [],
+        cost=cost,
+        machine=machine.describe_machine(),
+        software=machine.describe_software(),
+        code={**machine.describe_code(), "origin": {
+            "mechanism": str(plan.mechanism.plugin.home), "task": str(plan.task.plugin.home)
+        }},
+        started=started,
+        finished=finished,
+        command=settings.command,
+    )
+    arrays = None
+    if predictions is not None:
+        arrays = {"predicted": predictions.predicted, "target": predictions.target, "example": predictions.example}
+    store = Store(settings.results)
+    path = store.write(record, arrays)
+    return read(path), path

@@ -1,0 +1,302 @@
+"""One training under a budget: curve, best weights by validation, one reading of the test split."""
+
+from __future__ import annotations
+
+import math
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from accelerate import Accelerator
+from accelerate.state import AcceleratorState
+from torch import Tensor
+
+from attnbench.checkpoint import Checkpoint
+from attnbench.config import Budget, Numerics, Padding
+from attnbench.contracts import NO_TARGET, Loss, Regularizer
+from attnbench.data import Batch, Split, TaskData, collate, in_order
+from attnbench.diagnosis import first_non_finite
+from attnbench.model import Model
+from attnbench.progress import Bar
+from attnbench.randomness import batch_indices, draw, initialise, key
+from attnbench.record import CurvePoint
+
+Penalty = Callable[[Any, Tensor, Tensor], Loss]
+
+
+@dataclass(frozen=True)
+class Job:
+    """All that one training needs. `regularizers` are (contract, options) pairs; `pad_to` None = longest of a batch."""
+
+    model: Model
+    data: TaskData
+    padded: bool
+    max_length: int
+    budget: Budget
+    numerics: Numerics
+    padding: Padding
+    regularizers: list[tuple[Regularizer, Any]]
+    seed: int
+    device: str = "auto"
+    max_seconds: float | None = None
+
+    @property
+    def pad_to(self) -> int | None:
+        return self.max_length if self.padding.rule == "max" else None
+
+
+@dataclass
+class Predictions:
+    """What a model says about a split, one entry a prediction: the class, the target, the example it belongs to."""
+
+    predicted: np.ndarray
+    target: np.ndarray
+    example: np.ndarray
+    loss: float
+
+    def scores(self) -> np.ndarray:
+        """Share of right predictions of each example, (examples,) float64."""
+        right = (self.predicted == self.target).astype(np.float64)
+        examples, position = np.unique(self.example, return_inverse=True)
+        return np.bincount(position, right, len(examples)) / np.bincount(position, minlength=len(examples))
+
+
+class Stopped(Exception):
+    """The run ended before its last step; `status` is a record's status, or `interrupted`."""
+
+    def __init__(self, status: str, reason: str):
+        super().__init__(reason)
+        self.status, self.reason = status, reason
+
+
+@dataclass
+class Trainer:
+    """The loop. State that a resumed run needs is in `model`, `optimizer` and the fields below; nothing is random state."""
+
+    job: Job
+    checkpoint: Checkpoint | None = None
+    quiet: bool = False
+    step: int = 0
+    curve: list[CurvePoint] = field(default_factory=list)
+    best_step: int = -1
+    best_validation: float = -math.inf
+    seconds: float = 0.0
+    _loss_sum: float = 0.0
+    _loss_steps: int = 0
+    _stop_signal: int | None = None
+
+    def __post_init__(self) -> None:
+        AcceleratorState._reset_state(reset_partial_state=True)  # a process may train several cells
+        precision = "bf16" if self.job.numerics.dtype == "bf16" else "no"
+        self.accelerator = Accelerator(mixed_precision=precision, cpu=self.job.device == "cpu")
+        initialise(self.job.model, self.job.seed)
+        self.model: Model = self.job.model
+        b = self.job.budget
+        parameters = [p for p in self.model.parameters() if p.numel()]
+        self._raw_optimizer = torch.optim.AdamW(
+            parameters, lr=b.lr, betas=(b.beta1, b.beta2), eps=b.eps, weight_decay=b.weight_decay, fused=True
+        )
+        self._run_model, self.optimizer = self.accelerator.prepare(self.model, self._raw_optimizer)
+        self.losses = [regularizer.loss(options) for regularizer, options in self.job.regularizers]
+        self.best_weights = self._weights()
+
+    def fit(self) -> None:
+        """Trains to the last step, or raises `Stopped`; either way the checkpoint holds what was done."""
+        if self.checkpoint and (state := self.checkpoint.read()):
+            self._restore(state)
+        budget, started = self.job.budget, time.monotonic() - self.seconds
+        with self._signals(), Bar("training", budget.steps, self.step, self.quiet) as bar:
+            while self.step < budget.steps:
+                loss = self._train_step()
+                self.seconds = time.monotonic() - started
+                if self.step % budget.eval_every == 0 or self.step == budget.steps:
+                    self._validate()
+                    self._save()
+                shown = f"validation {self.curve[-1].validation:.3f}" if self.curve else ""
+                rate = self.step * budget.batch / max(self.seconds, 1e-9)
+                bar.advance(note=f"loss {loss:.3f} {shown} {rate:.0f} samples/s")
+                self._check_limits()
+
+    def test(self) -> Predictions:
+        """The test split with the weights of the best validation step."""
+        self.model.load_state_dict(self.best_weights)
+        return self.predict(self.job.data.splits["test"])
+
+    def _train_step(self) -> float:
+        """One update; returns the mean loss of its micro-batches."""
+        job, budget = self.job, self.job.budget
+        for group in self.optimizer.param_groups:
+            group["lr"] = budget.learning_rate(self.step)
+        self.model.train()
+        indices = batch_indices(job.seed, len(job.data.splits["train"]), budget.batch, self.step)
+        total = 0.0
+        torch.manual_seed(key(job.seed, "plugin", self.step))  # for randomness a plugin brings itself
+        for micro, part in enumerate(np.split(indices, budget.accumulate)):
+            run = _Run(self, collate(job.data.splits["train"], part, job.pad_to, job.padded), micro)
+            loss = run.loss() / budget.accumulate
+            if not torch.isfinite(loss):
+                raise self._diverged(run, f"loss is {loss.item()}")
+            self.accelerator.backward(loss)
+            total += loss.item()
+        norm = self.accelerator.clip_grad_norm_(self.model.parameters(), budget.clip or math.inf)
+        if not torch.isfinite(norm):
+            raise self._diverged(run, f"gradient norm is {norm.item()}")
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        self.step += 1
+        self._loss_sum, self._loss_steps = self._loss_sum + total, self._loss_steps + 1
+        return total
+
+    def _diverged(self, run: _Run, what: str) -> Stopped:
+        return Stopped("diverged", f"step {self.step}: {what}; {first_non_finite(self.model, run.forward)}")
+
+    def _validate(self) -> None:
+        found = self.predict(self.job.data.splits["validation"])
+        score = float(found.scores().mean())
+        self.curve.append(
+            CurvePoint(
+                step=self.step,
+                examples=self.step * self.job.budget.batch,
+                loss=self._loss_sum / max(1, self._loss_steps),
+                validation=score,
+                validation_loss=found.loss,
+            )
+        )
+        self._loss_sum, self._loss_steps = 0.0, 0
+        if score > self.best_validation:
+            self.best_step, self.best_validation, self.best_weights = self.step, score, self._weights()
+
+    @torch.no_grad()
+    def predict(self, split: Split) -> Predictions:
+        """Every example once, in order."""
+        self.model.eval()
+        job, parts, loss_sum = self.job, [], 0.0
+        for batch in in_order(split, job.budget.eval_batch, job.pad_to, job.padded):
+            run = _Run(self, batch, 0)
+            logits, labels = run(), run.labels
+            loss_sum += F.cross_entropy(logits, labels, reduction="sum").item()
+            parts.append((logits.argmax(-1).cpu().numpy(), labels.cpu().numpy(), _example_of(batch)))
+        predicted, target, example = (np.concatenate(column) for column in zip(*parts, strict=True))
+        return Predictions(predicted, target, example, loss_sum / len(target))
+
+    def _weights(self) -> dict[str, Tensor]:
+        return {name: value.detach().clone() for name, value in self.model.state_dict().items()}
+
+    def _check_limits(self) -> None:
+        if self._stop_signal is not None and self.step < self.job.budget.steps:
+            self._save()
+            raise Stopped("interrupted", f"stopped by {signal.Signals(self._stop_signal).name} after step {self.step}")
+        limit = self.job.max_seconds
+        if limit is not None and self.seconds > limit and self.step < self.job.budget.steps:
+            self._save()
+            raise Stopped("timeout", f"{self.seconds:.0f} s of {limit:.0f} s used at step {self.step}")
+
+    @contextmanager
+    def _signals(self) -> Iterator[None]:
+        """The first SIGINT or SIGTERM ends the loop after the present step; a second SIGINT ends it at once."""
+
+        def handle(number: int, frame: FrameType | None) -> None:
+            if self._stop_signal is not None and number == signal.SIGINT:
+                raise KeyboardInterrupt
+            self._stop_signal = number
+
+        try:
+            before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+        except ValueError:  # not in the main thread, where signals are not ours to take
+            before = {}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _save(self) -> None:
+        if self.checkpoint is None:
+            return
+        tensors = {f"model.{name}": value for name, value in self._weights().items()}
+        tensors |= {f"best.{name}": value for name, value in self.best_weights.items()}
+        for index, state in self._raw_optimizer.state_dict()["state"].items():
+            tensors |= {f"optimizer.{index}.{name}": value for name, value in state.items()}
+        self.checkpoint.write(
+            tensors,
+            {
+                "step": self.step,
+                "curve": [point.model_dump() for point in self.curve],
+                "best_step": self.best_step,
+                "best_validation": self.best_validation if self.curve else None,
+                "seconds": self.seconds,
+                "loss_sum": self._loss_sum,
+                "loss_steps": self._loss_steps,
+            },
+        )
+
+    def _restore(self, state: tuple[dict[str, Tensor], dict[str, Any]]) -> None:
+        tensors, values = state
+
+        def part(prefix: str) -> dict[str, Tensor]:
+            return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
+
+        self.model.load_state_dict(part("model."))
+        self.best_weights = part("best.")
+        moments: dict[int, dict[str, Tensor]] = {}
+        for name, value in part("optimizer.").items():
+            index, _, field_name = name.partition(".")
+            moments.setdefault(int(index), {})[field_name] = value
+        self._raw_optimizer.load_state_dict({**self._raw_optimizer.state_dict(), "state": moments})
+        self.step, self.seconds = values["step"], values["seconds"]
+        self.curve = [CurvePoint.model_validate(point) for point in values["curve"]]
+        self.best_step = values["best_step"]
+        self.best_validation = -math.inf if values["best_validation"] is None else values["best_validation"]
+        self._loss_sum, self._loss_steps = values["loss_sum"], values["loss_steps"]
+
+
+class _Run:
+    """One batch and the passes over it; what a regularizer sees."""
+
+    def __init__(self, trainer: Trainer, batch: Batch, micro: int):
+        self.trainer, self.micro, self.passes = trainer, micro, 0
+        device = trainer.accelerator.device
+        self.documents = [
+            (torch.from_numpy(tokens).to(device), None if mask is None else torch.from_numpy(mask).to(device))
+            for tokens, mask in batch.documents
+        ]
+        self.targets = torch.from_numpy(batch.targets).to(device)
+        self.labels = self.targets[self.targets != NO_TARGET] if self.targets.ndim == 2 else self.targets
+
+    def __call__(self, *, shift: int = 0, move_positions: bool = False, dropout: str = "independent") -> Tensor:
+        stream = self.trainer.model.stream
+        stream.seed, stream.step, stream.micro = self.trainer.job.seed, self.trainer.step, self.micro
+        stream.repeat = 0 if dropout == "shared" else self.passes
+        stream.enabled = dropout != "off"
+        self.passes += 1
+        logits: Tensor = self.trainer._run_model(self.documents, self.targets, shift, move_positions)
+        return logits
+
+    def forward(self) -> Tensor:
+        """The first pass again, with the same masks."""
+        self.passes = 0
+        return self()
+
+    def draw(self, name: str, low: int, high: int) -> int:
+        return draw(low, high, self.trainer.job.seed, name, self.trainer.step, self.micro)
+
+    def loss(self) -> Tensor:
+        """The mean of the regularizers' cross-entropies plus the sum of their penalties."""
+        first = self()
+        terms = [loss(self, first, self.labels) for loss in self.trainer.losses]
+        entropy = torch.stack([term.entropy for term in terms]).mean()
+        return entropy + sum(term.penalty for term in terms)
+
+
+def _example_of(batch: Batch) -> np.ndarray:
+    """The example that each prediction belongs to."""
+    if batch.targets.ndim == 1:
+        return batch.indices
+    return np.repeat(batch.indices, (batch.targets != NO_TARGET).sum(1))

@@ -1,0 +1,23 @@
+"""Softmax attention over all pairs (Vaswani et al. 2017, section 3.2.1), by PyTorch's fused kernel."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from attnbench.contracts import Mechanism
+from attnbench.layers import QKVMixer, attention
+
+
+class Dense(QKVMixer):
+    implementation = "kernel"
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+        return attention(q, k, v, None if mask is None else mask[:, None, None, :])
+
+
+MECHANISM = Mechanism(
+    summary="Full softmax attention; every other mechanism is measured against it",
+    paper="Vaswani et al. 2017, Attention Is All You Need",
+    build=lambda shape, options: Dense(shape),
+    exact=True,
+)

@@ -1,0 +1,1 @@
+"""One file = one task; the file's name is the task's name."""

@@ -1,0 +1,223 @@
+"""Stamps: the small 8-bit pictures of dashes, of the space they occupy, and of the two discs.
+
+Everything an image is made of is drawn once, here, through Pillow, exactly as the original generator (Linsley et al.
+2018) draws it again and again: on a finer grid, shrunk with an 8-bit Lanczos filter.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image, ImageDraw
+
+from .geometry import (
+    DEGREES,
+    Floats,
+    Ints,
+    Parameters,
+    candidate_offsets,
+    displacements,
+    offset_directions,
+    opposite,
+    seed_directions,
+    turn_weights,
+)
+
+Levels = npt.NDArray[np.uint8]
+
+_LANCZOS_REACH = 3  # pixels of the shrunk picture to either side
+
+
+class Tables(NamedTuple):
+    """All that the kernels need for one set of parameters and one margin.
+
+    A *stamp* has a number: 0 to 359 for the first dash in that many degrees from -180, then 360 + c for a dash drawn
+    from candidate c back towards its pivot. Stamps are ragged: the rows `start[s]` to `start[s + 1]` of `pixels` hold
+    (dy, dx, level) of the pixels that are not 0.
+    """
+
+    head: Floats
+    """(360, 2) displacement from tail to head of a first dash"""
+    back: Floats
+    """(360, 2) displacement from the head of a first dash to its pivot"""
+    forward: Floats
+    """(360 + candidates, 2) displacement from pivot to pivot"""
+    ring: Floats
+    """(360, 2) displacement from the first target's tail to the second's, by whole degrees from 0"""
+    searchable: Ints
+    """(360,) 1 where a first dash in this direction can be placed at all"""
+    room: Ints
+    """(directions with room, 5) stamp, first and last row, first and last column free for the first target's tail"""
+    offsets: Ints
+    """(candidates, 2) candidates for the next tip, relative to the pivot"""
+    weights: Ints
+    """(360 + candidates, candidates) weight of each candidate by the last direction"""
+    dash_start: Ints
+    dash_pixels: Ints
+    mask_start: Ints
+    mask_pixels: Ints
+    footprint_start: Ints
+    footprint_pixels: Ints
+    """(dy, dx, 255): the part of a first dash's mask that must be free, relative to its tail"""
+    near: Ints
+    """(n, 2) offsets within the margin of a pixel"""
+    crossing: Ints
+    """(256,) the least mask level that counts as a crossing where the occupancy has this level"""
+    markers: Levels
+    """(s, s, s, s) discs on a canvas of side s by the (y, x) of their centre: the filter depends on a near border"""
+    values: Floats
+    """(3, 256) grey value before stretching, by kind (target, distractor, marker) and stamp level"""
+
+
+def disc(radius: int) -> npt.NDArray[np.bool_]:
+    """(2 radius + 1, 2 radius + 1) pixels within `radius` of the centre."""
+    y, x = np.ogrid[-radius : radius + 1, -radius : radius + 1]
+    return np.asarray(x**2 + y**2 <= radius**2)
+
+
+def dilate(picture: Levels, element: npt.NDArray[np.bool_]) -> Levels:
+    """Greatest level under the (odd, symmetric) element round each pixel; beyond the edge counts as 0."""
+    reach = element.shape[0] // 2
+    padded = np.pad(picture, reach)
+    height, width = picture.shape
+    shifted = [padded[y : y + height, x : x + width] for y, x in np.argwhere(element).tolist()]
+    return np.asarray(np.max(shifted, axis=0))
+
+
+def shrink(picture: Levels, side: int) -> Levels:
+    """8-bit Lanczos of a square picture to (side, side)."""
+    return np.asarray(Image.fromarray(picture).resize((side, side), Image.Resampling.LANCZOS))
+
+
+def dash_and_mask(parameters: Parameters, margin: int, direction: float) -> tuple[Levels, Levels]:
+    """Stamps (side, side) of a dash that starts at the centre, and of the space it takes."""
+    scale = parameters.antialias
+    half = parameters.dash_length + math.ceil(parameters.dash_thickness) + margin
+    centre = half * scale
+    y, x = displacements(np.array([direction]), parameters.dash_length * scale)[0].tolist()
+    large = Image.new("L", (2 * centre + 1, 2 * centre + 1))
+    end = (math.ceil(centre + x), math.ceil(centre + y))  # Pillow's order: x first
+    width = round(parameters.dash_thickness * scale)
+    ImageDraw.Draw(large).line([(centre, centre), end], fill=255, width=width)
+    line = np.asarray(large)
+    side = 2 * half + 1
+    return shrink(line, side), shrink(dilate(line, disc(margin * scale)), side)
+
+
+def markers(parameters: Parameters) -> Levels:
+    """`Tables.markers`. Centres within the filter's reach of an edge are drawn apart; all others look the same."""
+    scale = parameters.antialias
+    near_edge = math.ceil(parameters.marker_radius) + 2 * _LANCZOS_REACH
+    side = 2 * near_edge + 1
+    if side > parameters.resolution:
+        raise ValueError(f"Pathfinder: marker_radius {parameters.marker_radius} is too large for the image")
+    grid = np.arange(side * scale)
+    canvases = np.zeros((side, side, side, side), np.uint8)
+    for y in range(side):
+        for x in range(side):
+            distance = (grid[:, None] - y * scale) ** 2 + (grid[None, :] - x * scale) ** 2
+            inside = distance <= (parameters.marker_radius * scale) ** 2
+            canvases[y, x] = shrink(inside.astype(np.uint8) * np.uint8(255), side)
+    return canvases
+
+
+def _ragged(pictures: list[Levels]) -> tuple[Ints, Ints]:
+    """Square stamps -> (start, pixels) of the pixels that are not 0, relative to the centre."""
+    rows = []
+    for picture in pictures:
+        y, x = np.nonzero(picture)
+        half = picture.shape[0] // 2
+        rows.append(np.stack([y - half, x - half, picture[y, x]], axis=1).astype(np.int64))
+    start = np.cumsum([0] + [len(row) for row in rows], dtype=np.int64)
+    return start, np.concatenate(rows)
+
+
+def _footprint(mask: Levels, half: int) -> Levels:
+    """The part of a mask that the search for a free tail looks at: full pixels only, in a window cut to `half`.
+
+    The original places the line one pixel right of and below the centre of its window.
+    """
+    full = np.where(mask == 255, mask, np.uint8(0))
+    first = mask.shape[0] // 2 - half - 1
+    window = slice(first, first + 2 * half + 1)
+    return np.asarray(full[window, window])
+
+
+def _searchable(footprint: Levels) -> bool:
+    """Whether some pixel of the footprint falls inside the image at every tail, the image's four corners included.
+
+    If not, the original's dilation returns the border value, the most negative number, and its search for a free tail
+    then reports that nothing is free. At 32 pixels this leaves only the directions from -150 to -121 degrees.
+    """
+    y, x = (np.argwhere(footprint) - footprint.shape[0] // 2).T
+    return all(bool(np.any((sy * y >= 0) & (sx * x >= 0))) for sy in (-1, 1) for sx in (-1, 1))
+
+
+def _room(parameters: Parameters, footprints: list[Levels], searchable: Ints) -> Ints:
+    """`Tables.room`: the footprint must stay two seed distances from the border, so its tail's place is a rectangle."""
+    border = max(2 * parameters.seed_distance, parameters.padding)
+    last = parameters.resolution - 1 - border
+    rows = []
+    for number in np.flatnonzero(searchable).tolist():
+        used = np.argwhere(footprints[number]) - footprints[number].shape[0] // 2
+        (top, left), (bottom, right) = (border - used.min(axis=0)).tolist(), (last - used.max(axis=0)).tolist()
+        if top <= bottom and left <= right:
+            rows.append((number, top, bottom, left, right))
+    if not rows:
+        raise ValueError("Pathfinder: no room for a first dash; lower seed_distance")
+    return np.array(rows, dtype=np.int64)
+
+
+def _values(parameters: Parameters) -> Floats:
+    """`Tables.values`. Dashes pass through 32-bit floats in the original, discs do not."""
+    level = np.arange(256) / 255
+    target = level * (parameters.snake_contrast * parameters.dash_contrast)
+    distractor = level * parameters.snake_contrast
+    return np.stack([target.astype(np.float32), distractor.astype(np.float32), level]).astype(np.float64)
+
+
+def _crossing() -> Ints:
+    """`Tables.crossing`: occupancy + mask of at least 1.8, both being 32-bit values of level / 255."""
+    value = (np.arange(256) / 255).astype(np.float32).astype(np.float64)
+    return np.sum(value[:, None] + value[None, :] < 1.8, axis=1).astype(np.int64)
+
+
+@functools.lru_cache(maxsize=8)
+def tables(parameters: Parameters, margin: int) -> Tables:
+    """Draw all stamps of these parameters at one margin (kept; about a tenth of a second)."""
+    length = parameters.dash_length
+    seeds = seed_directions()
+    offsets = candidate_offsets(length + margin)
+    ahead = offset_directions(offsets)
+    drawn = seeds.tolist() + [opposite(t) for t in ahead.tolist()]
+    pairs = [dash_and_mask(parameters, margin, t) for t in drawn]
+    dash_start, dash_pixels = _ragged([dash for dash, _ in pairs])
+    mask_start, mask_pixels = _ragged([mask for _, mask in pairs])
+    footprints = [_footprint(mask, length + margin) for _, mask in pairs[:DEGREES]]
+    footprint_start, footprint_pixels = _ragged(footprints)
+    searchable = np.array([_searchable(footprint) for footprint in footprints], dtype=np.int64)
+    reversed_seeds = np.array([opposite(t) for t in seeds.tolist()])
+    return Tables(
+        head=displacements(seeds, length),
+        back=displacements(reversed_seeds, length + margin),
+        forward=displacements(np.concatenate([seeds, ahead]), length + 2 * margin),
+        ring=displacements(np.array([f * math.pi / 180 for f in range(DEGREES)]), parameters.seed_distance),
+        searchable=searchable,
+        room=_room(parameters, footprints, searchable),
+        offsets=offsets,
+        weights=turn_weights(np.concatenate([seeds, ahead]), ahead, parameters.continuity),
+        dash_start=dash_start,
+        dash_pixels=dash_pixels,
+        mask_start=mask_start,
+        mask_pixels=mask_pixels,
+        footprint_start=footprint_start,
+        footprint_pixels=footprint_pixels,
+        near=(np.argwhere(disc(margin)) - margin).astype(np.int64),
+        crossing=_crossing(),
+        markers=markers(parameters),
+        values=_values(parameters),
+    )
