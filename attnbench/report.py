@@ -100,8 +100,11 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
+    """One protocol; `changes` are the values the user set otherwise."""
+
     protocol: str
     version: int
+    changes: str
     columns: tuple[Column, ...]
     rows: tuple[Row, ...]
     notes: tuple[str, ...]
@@ -134,24 +137,24 @@ def build(records: Iterable[Record]) -> Report:
     """
     ordered = sorted(records, key=lambda record: (record.started, record.id))
     newest = {key: value for record in ordered for key, value in _sources(record)}
-    protocols: dict[tuple[str, int], list[_Run]] = defaultdict(list)
+    protocols: dict[tuple[str, int, str], list[_Run]] = defaultdict(list)
     for record in ordered:
         stale = any(newest[key] != value for key, value in _sources(record))
         task, protocol = record.spec.task, record.spec.protocol
         run = _Run(record, (task.name, canonical(task.options)), _values(record), stale)
-        protocols[protocol.name, protocol.version].append(run)
+        protocols[protocol.name, protocol.version, canonical(protocol.changes)].append(run)
     return Report(tuple(_table(*protocol, protocols[protocol]) for protocol in sorted(protocols)))
 
 
 def _sources(record: Record) -> list[tuple[tuple[str, ...], str]]:
     """The code and data behind a record: what it belongs to, and its fingerprint."""
     spec = record.spec
-    protocol, task = (spec.protocol.name, str(spec.protocol.version)), spec.task
+    protocol, task = canonical(spec.protocol.model_dump(mode="json")), spec.task
     return [
         (("engine",), str(spec.engine)),
         (("mechanism", record.label, spec.mechanism.name), spec.mechanism.source_sha),
         (("task", task.name), task.source_sha),
-        (("data", *protocol, task.name, canonical(task.options)), task.data_key),
+        (("data", protocol, task.name, canonical(task.options)), task.data_key),
         *((("regularizer", part.name), part.source_sha) for part in spec.regularizer),
     ]
 
@@ -168,6 +171,11 @@ def _flatten(value: Any, path: _Path = ()) -> dict[_Path, str]:
         items = value.items() if isinstance(value, dict) else enumerate(value)
         return {p: v for key, part in items for p, v in _flatten(part, (*path, key)).items()}
     return {path: canonical(value)}
+
+
+def _flatten_json(text: str) -> dict[_Path, str]:
+    """The values of a JSON object by path; none for an empty one."""
+    return {path: value for path, value in _flatten(json.loads(text)).items() if path}
 
 
 def _is_source(path: _Path) -> bool:
@@ -191,14 +199,15 @@ def _describe(values: Mapping[_Path, str], paths: Iterable[_Path]) -> str:
     return ", ".join(f"{name}={value.strip(chr(34))[:12] if source else value}" for name, value, source in shown)
 
 
-def _table(protocol: str, version: int, runs: list[_Run]) -> Table:
+def _table(protocol: str, version: int, changes: str, runs: list[_Run]) -> Table:
     questions = sorted({run.question for run in runs})
     columns = tuple(_column(question, questions, runs) for question in questions)
     cells: dict[tuple[Any, ...], dict[tuple[str, str], list[_Run]]] = defaultdict(lambda: defaultdict(list))
     apart = _apart(runs)
     for run in runs:
         paths = {path for path in apart[run.record.label] if run.stale or not _is_source(path)}
-        row = (run.record.label, run.stale, _describe(run.values, paths), canonical(_known(run.values, paths)))
+        exactly = sorted(canonical([list(path), run.values[path]]) for path in paths if path in run.values)
+        row = (run.record.label, run.stale, _describe(run.values, paths), tuple(exactly))
         cells[row][run.question].append(run)
     rows = []
     notes = _unequal_settings(columns, questions, runs)
@@ -209,11 +218,8 @@ def _table(protocol: str, version: int, runs: list[_Run]) -> Table:
             entries.append(_entry(chosen) if chosen else None)
             notes += [f"{row[0]}, {column.title}: seed {seed} ran {n} times; one counts" for seed, n in repeated]
         rows.append(Row(label=row[0], stale=row[1], options=row[2], entries=tuple(entries)))
-    return Table(protocol, version, columns, tuple(rows), tuple(notes))
-
-
-def _known(values: Mapping[_Path, str], paths: Iterable[_Path]) -> list[list[Any]]:
-    return sorted([[*map(str, path)], values[path]] for path in paths if path in values)
+    changed = _flatten_json(changes)
+    return Table(protocol, version, _describe(changed, changed), columns, tuple(rows), tuple(notes))
 
 
 def _apart(runs: list[_Run]) -> dict[str, set[_Path]]:
@@ -229,12 +235,12 @@ def _apart(runs: list[_Run]) -> dict[str, set[_Path]]:
 
 def _column(question: tuple[str, str], questions: list[tuple[str, str]], runs: list[_Run]) -> Column:
     task, options = question
-    same_task = [_flatten(json.loads(other)) for name, other in questions if name == task]
+    same_task = [_flatten_json(other) for name, other in questions if name == task]
     live = [run.quality for run in runs if run.question == question and not run.stale and run.quality is not None]
     trivial = max(((score, name) for quality in live for name, score in quality.trivial.items()), default=(None, ""))
     return Column(
         task=task,
-        options=_describe(_flatten(json.loads(options)), _differing(same_task)),
+        options=_describe(_flatten_json(options), _differing(same_task)),
         metric=", ".join(sorted({quality.metric for quality in live})),
         chance=max((quality.chance for quality in live), default=None),
         trivial=trivial[0],
@@ -302,6 +308,7 @@ def _markdown_table(table: Table) -> str:
     lines = [
         f"## {_markdown_text(table.protocol)}, version {table.version}",
         "",
+        *([f"Changed: {_markdown_text(table.changes)}", ""] if table.changes else []),
         _line(["mechanism", "mixer parameters", *map(_markdown_text, heads)]),
         _line(["---", "---:", *("---" for _ in heads)]),
     ]
@@ -330,9 +337,13 @@ def _params(row: Row) -> str:
 
 
 def _markdown_text(text: str) -> str:
-    """Names come from third parties: nothing in them may end a cell, start a link, become HTML or hide itself."""
-    visible = "".join(letter for letter in " ".join(text.split()) if letter.isprintable())
-    return html.escape(re.sub(r"([\\|`*~\[\]])", r"\\\1", visible), quote=False)
+    """Names come from third parties: nothing in them may end a cell, start a link or become HTML."""
+    return html.escape(re.sub(r"([\\|`*~\[\]])", r"\\\1", _visible(text)), quote=False)
+
+
+def _visible(text: str) -> str:
+    """On one line, without characters that show nothing or turn the direction of what follows."""
+    return "".join(letter for letter in " ".join(text.split()) if letter.isprintable())
 
 
 _CSV_HEAD = [
@@ -367,8 +378,10 @@ def _csv_row(table: Table, row: Row, column: Column, entry: Entry) -> list[objec
 
 def _csv_value(value: object) -> object:
     """A spreadsheet runs text that looks like a formula; a quote in front keeps it text."""
-    risky = isinstance(value, str) and (value.lstrip()[:1] in ("=", "+", "-", "@") or value[:1] in ("\t", "\r"))
-    return f"'{value}" if value and risky else value
+    if not isinstance(value, str):
+        return value
+    text = _visible(value)
+    return f"'{text}" if text.startswith(("=", "+", "-", "@")) else text
 
 
 def to_json(report: Report) -> str:

@@ -78,7 +78,7 @@ class Store:
     def read_all(self) -> tuple[list[tuple[Path, Record]], list[str]]:
         """All records, sorted by path, and one line per JSON file that is no usable record.
 
-        A file under another name than its id, or an id met before, is a copy: it would count one run twice.
+        A file under another name than its id, or a label and id met before, is a copy: it would count one run twice.
 
         Raises:
             AttnbenchError: the results folder does not exist.
@@ -87,7 +87,7 @@ class Store:
             raise AttnbenchError(f"no results folder at {self.folder}")
         records: list[tuple[Path, Record]] = []
         problems: list[str] = []
-        first: dict[str, Path] = {}
+        first: dict[tuple[str, str], Path] = {}
         for path in sorted((self.folder / "runs").rglob("*.json")):
             try:
                 record = read(path)
@@ -96,10 +96,10 @@ class Store:
                 continue
             if path.stem != record.id:
                 problems.append(f"{path}: holds the record {record.id}; not counted, name it {record.id}.json")
-            elif record.id in first:
-                problems.append(f"{path}: not counted, the same record as {first[record.id]}")
+            elif (key := (record.label, record.id)) in first:
+                problems.append(f"{path}: not counted, the same record as {first[key]}")
             else:
-                first[record.id] = path
+                first[key] = path
                 records.append((path, record))
         return records, problems
 

@@ -30,6 +30,7 @@ def make_spec(
     regularizers: tuple[str, ...] = (),
     protocol: str = "quick",
     protocol_version: int = 1,
+    protocol_changes: dict[str, Any] | None = None,
     steps: int = 400,
     engine: int = 1,
 ) -> Spec:
@@ -57,7 +58,7 @@ def make_spec(
         budget={"steps": steps, "batch": 32, "optimiser": {"name": "adamw", "lr": 0.001}},
         numerics={"dtype": "float32"},
         padding={"rule": "longest"},
-        protocol=ProtocolSpec(name=protocol, version=protocol_version),
+        protocol=ProtocolSpec(name=protocol, version=protocol_version, changes=protocol_changes or {}),
         engine=engine,
     )
 

@@ -1,0 +1,82 @@
+"""The Python face: what `import attnbench` offers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from attnbench import registry
+from attnbench.contracts import Cell, Mechanism, Task
+from attnbench.errors import AttnbenchError
+from attnbench.options import parse
+from attnbench.plan import missing_packages
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pandas as pd
+    from torch import nn
+
+    from attnbench.record import Record
+
+
+def list_mechanisms() -> list[str]:
+    """Names of all mechanisms, sorted; loads none."""
+    return registry.names("mechanisms")
+
+
+def list_tasks() -> list[str]:
+    """Names of all tasks, sorted; loads none."""
+    return registry.names("tasks")
+
+
+def list_regularizers() -> list[str]:
+    """Names of all regularizers, sorted; loads none."""
+    return registry.names("regularizers")
+
+
+def build_mechanism(name: str, *, dim: int, heads: int, length: int, seed: int = 0, **options: Any) -> nn.Module:
+    """A mixer that works alone: `mixer(x, mask=None, keep_special=False)` with x (batch, up to `length` rows, dim).
+
+    Special rows are put in, carried through the call and taken out again, as the encoder does; `keep_special=True`
+    returns them too. Parameters are a function of `seed` and their names.
+
+    Raises:
+        AttnbenchError: unknown name or option, or dim that heads does not divide.
+    """
+    from attnbench.model import SpecialTokens, StandaloneMixer, mixer_shape
+    from attnbench.randomness import initialise
+
+    plugin = registry.load("mechanisms", name)
+    if isinstance(plugin.object, Cell):
+        plugin = registry.load("mechanisms", plugin.object.mechanism)
+    mechanism: Mechanism = plugin.object
+    if missing := missing_packages(mechanism):
+        raise AttnbenchError(f"{name} needs the package {', '.join(missing)}, which is not installed")
+    chosen = parse(f"mechanism {plugin.name}", mechanism.options, options, mechanism.presets)
+    shape = mixer_shape(mechanism, chosen, dim=dim, heads=heads, length=length)
+    mixer = StandaloneMixer(mechanism.build(shape, chosen), SpecialTokens(dim, shape.tokens))
+    initialise(mixer, seed)
+    return mixer
+
+
+def build_task(name: str, **options: Any) -> Any:
+    """The prepared data of a task: `.splits["train"]`, `.card`; prepared first when it is not there yet."""
+    from attnbench import data
+
+    plugin = registry.load("tasks", name)
+    task: Task = plugin.object
+    return data.load(plugin, parse(f"task {name}", task.options, options))
+
+
+def run(mechanism: str, task: str, **arguments: Any) -> Record:
+    """Trains and tests one cell and stores its record; see `attnbench.runner.run` for the arguments."""
+    from attnbench.runner import run as run_cell
+
+    return run_cell(mechanism, task, **arguments)
+
+
+def load_records(path: str | Path = "results") -> pd.DataFrame:
+    """All records below a results folder, one row each."""
+    from attnbench.store import load_records as load
+
+    return load(path)

@@ -1,0 +1,273 @@
+"""The command line. Data to stdout, progress to stderr; exit 0 for a finished run, 1 when a run failed, 2 for usage."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from attnbench import protocol as protocols
+from attnbench import registry, scaffold, screen
+from attnbench.contracts import Cell
+from attnbench.errors import AttnbenchError, UnknownName
+from attnbench.options import as_json, parse
+from attnbench.record import FINISHED
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Compare attention mechanisms fairly: same encoder, data, budget and statistics, only the mechanism differs.",
+    epilog="Start with: [bold]attnbench run --mechanism ernie_sparse --task recall[/bold], then [bold]attnbench report[/bold]",
+)
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
+Results = Annotated[
+    Path, typer.Option("--results", envvar="ATTNBENCH_RESULTS", help="The results folder.", show_default="./results")
+]
+
+
+class What(StrEnum):
+    mechanisms = "mechanisms"
+    tasks = "tasks"
+    regularizers = "regularizers"
+    protocols = "protocols"
+    runs = "runs"
+
+
+class Format(StrEnum):
+    md = "md"
+    csv = "csv"
+
+
+def _print_json(value: Any) -> None:
+    print(json.dumps(value, indent=1, allow_nan=False))
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from attnbench import __version__
+
+        print(f"attnbench {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
+) -> None:
+    pass
+
+
+@app.command("list", epilog="Examples:  attnbench list   |   attnbench list tasks --json   |   attnbench list runs")
+def list_(
+    what: Annotated[What, typer.Argument(help="What to list.")] = What.mechanisms,
+    results: Results = Path("results"),
+    as_json_: Json = False,
+) -> None:
+    """List mechanisms, tasks, regularizers, protocols, or the runs of a results folder."""
+    rows, header = _runs(results) if what is What.runs else _named(what)
+    if as_json_:
+        _print_json([dict(zip(header, row, strict=True)) for row in rows])
+    else:
+        screen.out.print(screen.listing(rows, header))
+
+
+def _named(what: What) -> tuple[list[list[str]], list[str]]:
+    if what is What.protocols:
+        loaded = [protocols.load(name) for name in protocols.names()]
+        return [[p.name, str(p.version), p.summary] for p in loaded], ["name", "version", "summary"]
+    rows = []
+    for name in registry.names(what.value):
+        try:
+            rows.append([name, registry.home(what.value, name).how, registry.summary(what.value, name)])
+        except AttnbenchError as fault:  # one bad plugin must not hide the others
+            rows.append([name, "broken", str(fault)])
+    return rows, ["name", "home", "summary"]
+
+
+def _runs(results: Path) -> tuple[list[list[str]], list[str]]:
+    from attnbench.store import Store
+
+    found, problems = Store(results).read_all()
+    for problem in problems:
+        print(f"warning: {problem}", file=sys.stderr)
+    rows = [
+        [r.id, r.spec.protocol.name, r.spec.task.name, r.label, r.status, f"{r.quality.test:.4f}" if r.quality else "-"]
+        for _, r in found
+    ]
+    return rows, ["id", "protocol", "task", "mechanism", "status", "test"]
+
+
+@app.command(epilog="Examples:  attnbench show hst   |   attnbench show ./mine.py   |   attnbench show quick --json")
+def show(
+    name: Annotated[str, typer.Argument(help="A mechanism, task, regularizer or protocol; or a mechanism's file.")],
+    as_json_: Json = False,
+) -> None:
+    """Show a plugin or protocol: options with their defaults, paper, version, where it comes from."""
+    kinds = [kind for kind in registry.KINDS if name in registry.names(kind)]
+    if name in protocols.names():
+        facts: dict[str, Any] = protocols.load(name).model_dump(mode="json")
+    elif not kinds and not (name.endswith(".py") or ":" in name or os.sep in name):
+        known = [n for kind in registry.KINDS for n in registry.names(kind)] + protocols.names()
+        raise UnknownName("mechanism, task, regularizer or protocol", name, known)
+    else:
+        facts = _facts(registry.load(kinds[0] if kinds else "mechanisms", name))
+    if as_json_:
+        _print_json(facts)
+    else:
+        screen.out.print(screen.pairs(screen.flat(facts)))
+
+
+def _facts(plugin: registry.Plugin) -> dict[str, Any]:
+    thing = plugin.object
+    facts: dict[str, Any] = {"name": plugin.name, "kind": plugin.kind.removesuffix("s"), "summary": thing.summary}
+    for field in ("paper", "mechanism", "regularizer", "causal", "exact", "length_bound", "honours_masks", "requires"):
+        if hasattr(thing, field):
+            facts[field] = getattr(thing, field)
+    if hasattr(thing, "source"):
+        facts["source"] = {k: getattr(thing.source, k) for k in ("citation", "licence", "url")}
+    if getattr(thing, "controls", None):
+        facts["controls"] = {"solves it": thing.controls.positive, "cannot": thing.controls.negative}
+    if not isinstance(thing, Cell):
+        defaults = parse(f"{facts['kind']} {plugin.name}", thing.options, {})
+        facts |= {"version": thing.version, "options": as_json(defaults)}
+        if doc := (thing.options.__doc__ or "").strip():
+            facts["about the options"] = " ".join(doc.split())
+        if plugin.kind == "tasks":
+            head = thing.head(defaults)
+            facts |= {"head": f"{type(head).__name__}({head.classes})", "vocab": thing.vocab(defaults)}
+            facts |= {"max_length": thing.max_length(defaults), "metric": thing.metric}
+    if getattr(thing, "presets", None):
+        facts["presets"] = {preset: dict(values) for preset, values in thing.presets.items()}
+    return facts | {"home": str(plugin.home), "source_sha": plugin.source_sha}
+
+
+@app.command(
+    epilog="Examples:  attnbench run --mechanism ernie_sparse --task pathfinder   |   "
+    "attnbench run -m hst -t recall --set block_size=8 --set sar.alpha=0.5 --regularizer sar --seed 1   |   "
+    "attnbench run -m ./mine.py -t digits --dry-run"
+)
+def run(
+    mechanism: Annotated[str, typer.Option("--mechanism", "-m", help="A name, a .py file, or pkg.module:Class.")],
+    task: Annotated[str, typer.Option("--task", "-t", help="A name or a .py file.")],
+    seed: Annotated[int, typer.Option(help="Decides initialisation, data order, dropout and shifts.")] = 0,
+    set_: Annotated[
+        list[str], typer.Option("--set", metavar="KEY=VALUE", help="An option; task.KEY, model.KEY, budget.KEY, sar.KEY, ...")
+    ] = [],  # noqa: B006  typer copies it
+    regularizer: Annotated[str | None, typer.Option("--regularizer", "-r", help="none, sar, rdrop, or a sum: sar+rdrop.")] = None,
+    protocol: Annotated[str, typer.Option("--protocol", "-p", help="A name or a .toml file.")] = "quick",
+    results: Results = Path("results"),
+    resume: Annotated[bool, typer.Option("--resume", help="Go on where the same run was stopped.")] = False,
+    max_time: Annotated[str | None, typer.Option("--max-time", metavar="TIME", help="Training time, e.g. 90s, 10m, 2h.")] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print every value of the run and stop.")] = False,
+    as_json_: Json = False,
+) -> None:
+    """Train and test one mechanism on one task, and store a record."""
+    from attnbench import plan as plans
+    from attnbench.settings import parse_pairs
+
+    limit = _seconds(max_time)
+    plan = plans.make(
+        mechanism, task, seed=seed, regularizer=regularizer, protocol=protocol, settings=parse_pairs(set_)
+    )
+    if dry_run:
+        plans.check_runnable(plan)
+        return _print_json(plan.as_json()) if as_json_ else screen.out.print(screen.pairs(screen.flat(plan.as_json())))
+    from attnbench.runner import Interrupted, Settings, execute
+
+    command = shlex.join(["attnbench", *sys.argv[1:]])
+    settings = Settings(results, resume, limit, device, quiet=False, command=command)
+    try:
+        record, path = execute(plan, settings)
+    except Interrupted as stopped:
+        again = command if resume else f"{command} --resume"
+        print(f"{stopped.reason}; kept in {stopped.where}\ngo on with: {again}", file=sys.stderr)
+        raise typer.Exit(130) from None
+    if as_json_:
+        _print_json({"path": str(path), **record.model_dump(mode="json", by_alias=True)})
+    else:
+        screen.out.print(screen.outcome(record, path))
+    raise typer.Exit(0 if record.status in FINISHED else 1)
+
+
+def _seconds(text: str | None) -> float | None:
+    if text is None:
+        return None
+    units = {"s": 1, "m": 60, "h": 3600}
+    number, unit = (text[:-1], text[-1]) if text[-1:] in units else (text, "s")
+    try:
+        seconds = float(number) * units[unit]
+    except ValueError:
+        seconds = -1.0
+    if not 0 < seconds < float("inf"):
+        raise AttnbenchError(f"--max-time takes a time such as 90s, 10m or 2h, got {text!r}")
+    return seconds
+
+
+@app.command(epilog="Examples:  attnbench new mechanism mine   |   attnbench run -m ./mine.py -t recall")
+def new(
+    kind: Annotated[str, typer.Argument(help="mechanism or task.")],
+    name: Annotated[str, typer.Argument(help="Its name; the file becomes NAME.py.")],
+    to: Annotated[Path, typer.Option("--to", help="The folder.")] = Path("."),
+    as_json_: Json = False,
+) -> None:
+    """Write the first file of a plugin; it runs as it is."""
+    path = scaffold.create(kind, name, to)
+    option = "-m" if kind == "mechanism" else "-m dense -t"
+    then = f"attnbench run {option} {path if path.is_absolute() else './' + str(path)}" + (" -t recall" if kind == "mechanism" else "")
+    if as_json_:
+        _print_json({"path": str(path), "try": then})
+    else:
+        print(f"wrote {path}\ntry it: {then}")
+
+
+@app.command(epilog="Examples:  attnbench report   |   attnbench report --format csv --to reports/   |   attnbench report --json")
+def report(
+    results: Results = Path("results"),
+    format_: Annotated[Format, typer.Option("--format", help="md or csv.")] = Format.md,
+    to: Annotated[Path | None, typer.Option("--to", help="A folder to write into, instead of stdout.")] = None,
+    as_json_: Json = False,
+) -> None:
+    """Print the comparison table of a results folder."""
+    from attnbench import report as reports
+    from attnbench.store import Store
+
+    if not results.is_dir():
+        raise AttnbenchError(f"{results}: no such folder; run something first, or name it with --results")
+    found, problems = Store(results).read_all()
+    for problem in problems:
+        print(f"warning: {problem}", file=sys.stderr)
+    built = reports.build([record for _, record in found])
+    text = reports.to_json(built) if as_json_ else {"md": reports.to_markdown, "csv": reports.to_csv}[format_.value](built)
+    if to is None:
+        sys.stdout.write(text)
+        return
+    to.mkdir(parents=True, exist_ok=True)
+    path = to / f"report.{'json' if as_json_ else format_.value}"
+    path.write_text(text, "utf-8", newline="")
+    print(path)
+
+
+def main() -> None:
+    """The console script."""
+    try:
+        app()
+    except AttnbenchError as fault:
+        print(f"error: {fault}", file=sys.stderr)
+        raise SystemExit(2) from None
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(1) from None
+    except KeyboardInterrupt:
+        print("stopped", file=sys.stderr)
+        raise SystemExit(130) from None
