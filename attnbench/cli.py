@@ -239,7 +239,8 @@ def report(
     as_json_: Json = False,
 ) -> None:
     """Print the comparison table of a results folder."""
-    from attnbench import report as reports
+    from attnbench import tables
+    from attnbench.report import build
     from attnbench.store import Store
 
     if not results.is_dir():
@@ -247,8 +248,8 @@ def report(
     found, problems = Store(results).read_all()
     for problem in problems:
         print(f"warning: {problem}", file=sys.stderr)
-    built = reports.build([record for _, record in found])
-    text = reports.to_json(built) if as_json_ else {"md": reports.to_markdown, "csv": reports.to_csv}[format_.value](built)
+    built = build([record for _, record in found])
+    text = tables.to_json(built) if as_json_ else {"md": tables.to_markdown, "csv": tables.to_csv}[format_.value](built)
     if to is None:
         sys.stdout.write(text)
         return

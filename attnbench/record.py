@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from attnbench.errors import AttnbenchError
 
@@ -27,7 +27,7 @@ FINISHED: tuple[Status, ...] = ("ok", "not_above_chance", "trivial")
 
 
 class _Frozen(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class PluginSpec(_Frozen):
@@ -138,7 +138,13 @@ class Record(_Frozen):
     finished: str
     command: str
 
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, allow_inf_nan=False)
+
+    @model_validator(mode="after")
+    def _scored_when_finished(self) -> Record:
+        if (self.quality is not None) != (self.status in FINISHED):
+            raise ValueError(f"status {self.status} {'without' if self.quality is None else 'with'} a quality")
+        return self
 
     def to_json(self) -> str:
         """Readable, stable JSON: same record, same bytes."""
@@ -148,6 +154,10 @@ class Record(_Frozen):
 def canonical(value: Any) -> str:
     """JSON in one form: sorted keys, no spaces, no NaN."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no JSON number")
 
 
 #: MIGRATIONS[n] turns the JSON of schema n into schema n + 1.
@@ -161,12 +171,14 @@ def from_json(text: str, where: str) -> Record:
         AttnbenchError: not JSON, a newer schema, or a field that does not fit; names `where` and what was found.
     """
     try:
-        data = json.loads(text)
+        data = json.loads(text, parse_constant=_refuse_constant)
     except json.JSONDecodeError as error:
         raise AttnbenchError(f"{where}: not valid JSON (line {error.lineno}: {error.msg})") from None
+    except (ValueError, RecursionError) as error:
+        raise AttnbenchError(f"{where}: not valid JSON ({error})") from None
     schema = data.get("schema") if isinstance(data, dict) else None
-    if not isinstance(schema, int):
-        raise AttnbenchError(f"{where}: not a record (no schema number)")
+    if type(schema) is not int or schema < 1:
+        raise AttnbenchError(f"{where}: not a record (no schema number, found {schema!r})")
     if schema > SCHEMA:
         raise AttnbenchError(f"{where}: written by a newer attnbench (schema {schema}, this one reads up to {SCHEMA})")
     for version in range(schema, SCHEMA):

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import csv
-import dataclasses
-import html
-import io
 import json
-import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -18,12 +13,7 @@ from attnbench.statistics import summarise
 
 #: A value's place in a spec: keys, and positions in lists.
 _Path = tuple[str | int, ...]
-_ONE_MODEL = "this trained model only"
-_LEGEND = (
-    "Cells: test score, mean ± standard deviation over seeds (number of seeds). "
-    f"`(1 seed)`: 95 % interval over test examples, {_ONE_MODEL}. `k of n`: runs with that status, of all seeds run. "
-    "**stale**: older source code or data than the newest run; not comparable with the other rows."
-)
+ONE_MODEL = "this trained model only"
 
 
 @dataclass(frozen=True)
@@ -290,100 +280,7 @@ def _entry(records: list[Record]) -> Entry:
         sd=summary.sd if summary else None,
         low=one_model[0] if one_model else summary.low if summary else None,
         high=one_model[1] if one_model else summary.high if summary else None,
-        scope=_ONE_MODEL if one_model else "mean over seeds" if summary else "",
+        scope=ONE_MODEL if one_model else "mean over seeds" if summary else "",
         mixer_params=max(params, default=None),
         ids=tuple(record.id for record in records),
     )
-
-
-def to_markdown(report: Report) -> str:
-    """One table per protocol, with chance and the best trivial level of every task, and notes below."""
-    if not report.tables:
-        return "No records.\n"
-    return "\n".join(_markdown_table(table) for table in report.tables) + f"\n{_LEGEND}\n"
-
-
-def _markdown_table(table: Table) -> str:
-    heads = [f"{column.title}, {column.metric}" if column.metric else column.title for column in table.columns]
-    lines = [
-        f"## {_markdown_text(table.protocol)}, version {table.version}",
-        "",
-        *([f"Changed: {_markdown_text(table.changes)}", ""] if table.changes else []),
-        _line(["mechanism", "mixer parameters", *map(_markdown_text, heads)]),
-        _line(["---", "---:", *("---" for _ in heads)]),
-    ]
-    for row in table.rows:
-        name = _markdown_text(f"{row.label} ({row.options})" if row.options else row.label)
-        cells = [entry.text if entry else "-" for entry in row.entries]
-        lines.append(_line([f"{name} **stale**" if row.stale else name, _params(row), *cells]))
-    chance = ["-" if column.chance is None else f"{column.chance:.3f}" for column in table.columns]
-    trivial = [
-        "-" if column.trivial is None else f"{column.trivial:.3f} ({_markdown_text(column.trivial_name)})"
-        for column in table.columns
-    ]
-    lines += [_line(["*chance*", "", *chance]), _line(["*best trivial*", "", *trivial])]
-    if table.notes:
-        lines += ["", *(f"- {_markdown_text(note)}" for note in table.notes)]
-    return "\n".join(lines) + "\n"
-
-
-def _line(cells: Iterable[str]) -> str:
-    return f"| {' | '.join(cells)} |"
-
-
-def _params(row: Row) -> str:
-    counts = sorted({entry.mixer_params for entry in row.entries if entry and entry.mixer_params is not None})
-    return "-" if not counts else " to ".join(f"{count:,}" for count in dict.fromkeys((counts[0], counts[-1])))
-
-
-def _markdown_text(text: str) -> str:
-    """Names come from third parties: nothing in them may end a cell, start a link or become HTML."""
-    return html.escape(re.sub(r"([\\|`*~\[\]])", r"\\\1", _visible(text)), quote=False)
-
-
-def _visible(text: str) -> str:
-    """On one line, without characters that show nothing or turn the direction of what follows."""
-    return "".join(letter for letter in " ".join(text.split()) if letter.isprintable())
-
-
-_CSV_HEAD = [
-    *("protocol", "protocol_version", "task", "task_options", "metric"),
-    *("label", "options", "stale", "seeds", "n"),
-    *("runs", "mean", "sd", "low", "high", "scope", "status"),
-    *("chance", "trivial", "mixer_params", "spec_hash"),
-]
-
-
-def to_csv(report: Report) -> str:
-    """Long form: one line per entry, numbers in full precision, missing values empty."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(_CSV_HEAD)
-    for table in report.tables:
-        for row in table.rows:
-            for column, entry in zip(table.columns, row.entries, strict=True):
-                if entry is not None:
-                    writer.writerow(map(_csv_value, _csv_row(table, row, column, entry)))
-    return out.getvalue()
-
-
-def _csv_row(table: Table, row: Row, column: Column, entry: Entry) -> list[object]:
-    return [
-        *(table.protocol, table.version, column.task, column.options, column.metric),
-        *(row.label, row.options, str(row.stale).lower(), " ".join(map(str, entry.seeds)), len(entry.seeds)),
-        *(entry.runs, entry.mean, entry.sd, entry.low, entry.high, entry.scope, entry.status),
-        *(column.chance, column.trivial, entry.mixer_params, entry.spec_hash),
-    ]
-
-
-def _csv_value(value: object) -> object:
-    """A spreadsheet runs text that looks like a formula; a quote in front keeps it text."""
-    if not isinstance(value, str):
-        return value
-    text = _visible(value)
-    return f"'{text}" if text.startswith(("=", "+", "-", "@")) else text
-
-
-def to_json(report: Report) -> str:
-    """The whole report, every number in full precision."""
-    return json.dumps(dataclasses.asdict(report), indent=1, sort_keys=True, allow_nan=False) + "\n"

@@ -8,12 +8,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy import stats
+from scipy import special, stats
 
 #: A run whose one-sided p-value is not below this is `not_above_chance`.
 ABOVE_CHANCE_LEVEL = 0.001
 #: Two-sided level of every interval.
 LEVEL = 0.95
+
+#: Scores closer together than this differ by rounding only.
+_ROUNDING = 1e-9
 
 Scores = np.ndarray[Any, Any]
 
@@ -77,7 +80,7 @@ def p_above(scores: Scores, chance: float) -> float:
     if _binary(values):
         return float(stats.binomtest(int(values.sum()), values.size, chance, alternative="greater").pvalue)
     if _constant(values):
-        return _hoeffding(float(values[0]), chance, values.size)
+        return _hoeffding(float(values.mean()), chance, values.size)
     standard_error = float(values.std(ddof=1)) / math.sqrt(values.size)
     return float(stats.t.sf((float(values.mean()) - chance) / standard_error, values.size - 1))
 
@@ -113,7 +116,7 @@ def _binary(values: Scores) -> bool:
 
 
 def _constant(values: Scores) -> bool:
-    return bool((values == values[0]).all())
+    return float(np.ptp(values)) < _ROUNDING
 
 
 def _wilson(mean: float, n: int) -> tuple[float, float]:
@@ -125,10 +128,8 @@ def _wilson(mean: float, n: int) -> tuple[float, float]:
 
 
 def _hoeffding(mean: float, chance: float, n: int) -> float:
-    """Bound on the probability that n scores with expectation `chance` average at least `mean`, 0 < mean < 1."""
+    """Bound on the probability that n scores with expectation `chance` average at least `mean`."""
     if mean <= chance:
         return 1.0
-    if chance == 0.0:
-        return 0.0
-    divergence = mean * math.log(mean / chance) + (1 - mean) * math.log((1 - mean) / (1 - chance))
-    return math.exp(-n * divergence)
+    divergence = special.rel_entr(mean, chance) + special.rel_entr(1 - mean, 1 - chance)
+    return math.exp(-n * float(divergence))

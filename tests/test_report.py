@@ -17,7 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attnbench.record import Record
-from attnbench.report import Entry, Report, Table, build, to_csv, to_json, to_markdown
+from attnbench.report import Entry, Report, Table, build
+from attnbench.tables import to_csv, to_json, to_markdown
 
 
 def only_table(records: list[Record]) -> Table:

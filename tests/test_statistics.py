@@ -117,6 +117,14 @@ def test_scores_without_spread_get_hoeffdings_bound() -> None:
     assert p_above(np.array([0.5]), 0.4) > ABOVE_CHANCE_LEVEL
 
 
+def test_rounding_is_no_spread() -> None:
+    third = np.array([1 / 3, np.nextafter(1 / 3, 1)] * 50)
+    assert p_above(third, 1 / 3 - 1e-12) == pytest.approx(1.0)
+    assert score_interval(third) == pytest.approx(score_interval(np.full(100, 1 / 3)))
+    assert p_above(np.array([0.0, 7.5e-286]), 0.0) == 0.0
+    assert p_above(np.array([1.0, np.nextafter(1.0, 0.0)]), 0.5) == pytest.approx(0.25)
+
+
 def test_guessing_is_called_above_chance_no_more_often_than_the_level() -> None:
     generator = np.random.default_rng(4)
     guesses = generator.random((20_000, 100)) < 0.5

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .geometry import DEGREES, WEIGHT_ONE, Ints, Parameters
-from .stamps import Levels, Tables, tables
+from .stamps import Levels, Tables, border, tables
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -116,81 +116,74 @@ def _step(y: int, x: int, displacement: npt.NDArray[np.float64]) -> tuple[int, i
 
 
 @compiled
-def _occupy(t: Tables, occupied: Levels, y: int, x: int, stamp: int) -> None:
-    """Join a dash's space to the occupied area (maximum)."""
-    side = occupied.shape[0]
-    for row in range(t.mask_start[stamp], t.mask_start[stamp + 1]):
-        v, u = y + t.mask_pixels[row, 0], x + t.mask_pixels[row, 1]
-        if _inside(side, v, u):
-            occupied[v, u] = max(occupied[v, u], np.uint8(t.mask_pixels[row, 2]))
+def _place(frame: Ints, y: int, x: int) -> int:
+    """The place of a pixel in the occupied area; `frame` (2,) is its stride and border."""
+    return (y + frame[1]) * frame[0] + x + frame[1]
 
 
 @compiled
-def _crosses(t: Tables, occupied: Levels, y: int, x: int, stamp: int) -> bool:
+def _occupy(t: Tables, occupied: Levels, frame: Ints, dash: Ints) -> None:
+    """Join the space of a dash (y, x, stamp) to the occupied area (maximum)."""
+    place = _place(frame, dash[0], dash[1])
+    for row in range(t.mask_start[dash[2]], t.mask_start[dash[2] + 1]):
+        where = place + t.mask_places[row]
+        occupied[where] = max(occupied[where], t.mask_levels[row])
+
+
+@compiled
+def _crosses(t: Tables, occupied: Levels, place: int, stamp: int) -> bool:
     """Whether a dash's space overlaps the occupied area too much."""
-    side = occupied.shape[0]
-    for row in range(t.mask_start[stamp], t.mask_start[stamp + 1]):
-        v, u = y + t.mask_pixels[row, 0], x + t.mask_pixels[row, 1]
-        if _inside(side, v, u) and t.mask_pixels[row, 2] >= t.crossing[occupied[v, u]]:
+    for row in range(t.mask_start[stamp], t.mask_core[stamp]):
+        if t.mask_levels[row] >= t.crossing[occupied[place + t.mask_places[row]]]:
             return True
     return False
 
 
 @compiled
-def _freedom(t: Tables, occupied: Levels, y: int, x: int) -> int:
-    """255 less the greatest occupancy within the margin of a pixel."""
-    side = occupied.shape[0]
-    greatest = 0
-    for k in range(t.near.shape[0]):
-        v, u = y + t.near[k, 0], x + t.near[k, 1]
-        if _inside(side, v, u):
-            greatest = max(greatest, int(occupied[v, u]))
-    return 255 - greatest
+def _extend(t: Tables, occupied: Levels, frame: Ints, state: Words, tip: Ints, cumulative: Ints) -> bool:
+    """Grow a contour by a dash; False at a dead end or crossing.
 
-
-@compiled
-def _extend(t: Tables, occupied: Levels, state: Words, last: Ints, pivot: Ints, cumulative: Ints) -> bool:
-    """Grow a contour by a dash.
-
-    `last` (3,) is its last dash (y, x, stamp) and `pivot` (3,) the pivot and direction number of that dash; both are
-    overwritten. The occupied area takes in the *previous* dash. False at a dead end or crossing.
+    `tip` (6,): its last dash (y, x, stamp), then the pivot and direction of that dash; overwritten. The occupied area
+    takes in the *previous* dash only.
     """
-    pivot[0], pivot[1] = _step(pivot[0], pivot[1], t.forward[pivot[2]])
+    direction = tip[5]
+    tip[3], tip[4] = _step(tip[3], tip[4], t.steps[2, direction])
+    pivot = _place(frame, tip[3], tip[4])
+    first, end = t.ahead_start[direction], t.ahead_start[direction + 1]
     total = np.int64(0)
-    for c in range(t.offsets.shape[0]):
-        weight = t.weights[pivot[2], c]
-        y, x = pivot[0] + t.offsets[c, 0], pivot[1] + t.offsets[c, 1]
-        if weight > 0 and _inside(occupied.shape[0], y, x):
-            total += weight * _freedom(t, occupied, y, x)
-        cumulative[c] = total
+    for row in range(first, end):
+        greatest = np.uint8(0)
+        for k in range(t.near.shape[0]):
+            greatest = max(greatest, occupied[pivot + t.ahead[row, 2] + t.near[k]])
+        total += t.ahead[row, 1] * (255 - np.int64(greatest))
+        cumulative[row - first] = total
     if total < _LEAST_WEIGHT:
         return False
     for _ in range(_DRAWS):
         drawn = _below(state, total)
-        c = 0
-        while cumulative[c] <= drawn:
-            c += 1
-        y, x = pivot[0] + t.offsets[c, 0], pivot[1] + t.offsets[c, 1]
-        if not _crosses(t, occupied, y, x, DEGREES + c):
-            _occupy(t, occupied, last[0], last[1], last[2])
-            last[0], last[1], last[2] = y, x, DEGREES + c
-            pivot[2] = DEGREES + c
+        row = first
+        while cumulative[row - first] <= drawn:
+            row += 1
+        candidate = t.ahead[row, 0]
+        if not _crosses(t, occupied, pivot + t.ahead[row, 2], DEGREES + candidate):
+            _occupy(t, occupied, frame, tip)
+            tip[0], tip[1] = tip[3] + t.offsets[candidate, 0], tip[4] + t.offsets[candidate, 1]
+            tip[2] = tip[5] = DEGREES + candidate
             return True
     return False
 
 
 @compiled
-def _seed(t: Tables, side: int, y: int, x: int, stamp: int, last: Ints, pivot: Ints) -> bool:
+def _seed(t: Tables, side: int, y: int, x: int, stamp: int, tip: Ints) -> bool:
     """Put a contour's first dash at a tail; False if its head or pivot is outside the image."""
-    head_y, head_x = _step(y, x, t.head[stamp])
-    pivot[0], pivot[1] = _step(head_y, head_x, t.back[stamp])
-    pivot[2] = stamp
-    last[0], last[1], last[2] = y, x, stamp
-    return _inside(side, head_y, head_x) and _inside(side, pivot[0], pivot[1])
+    head_y, head_x = _step(y, x, t.steps[0, stamp])
+    tip[3], tip[4] = _step(head_y, head_x, t.steps[1, stamp])
+    tip[0], tip[1], tip[2], tip[5] = y, x, stamp, stamp
+    return _inside(side, head_y, head_x) and _inside(side, tip[3], tip[4])
 
 
 @compiled
-def _seed_targets(t: Tables, side: int, state: Words, last: Ints, pivot: Ints) -> bool:
+def _seed_targets(t: Tables, side: int, state: Words, tips: Ints) -> bool:
     """First dashes of both targets; False if the second one is outside the image three times.
 
     The first one is uniform over directions with room, then over the free tails of that direction. Drawing it again
@@ -200,107 +193,123 @@ def _seed_targets(t: Tables, side: int, state: Words, last: Ints, pivot: Ints) -
         room = t.room[_below(state, t.room.shape[0])]
         y = room[1] + _below(state, room[2] - room[1] + 1)
         x = room[3] + _below(state, room[4] - room[3] + 1)
-        if _seed(t, side, y, x, room[0], last[0], pivot[0]):
+        if _seed(t, side, y, x, room[0], tips[0]):
             break
     for _ in range(_DRAWS):
         stamp = _below(state, DEGREES)
-        ring = t.ring[_below(state, DEGREES)]
-        if _seed(t, side, int(np.rint(y + ring[0])), int(np.rint(x + ring[1])), stamp, last[1], pivot[1]):
+        ring = t.steps[3, _below(state, DEGREES)]
+        if _seed(t, side, int(np.rint(y + ring[0])), int(np.rint(x + ring[1])), stamp, tips[1]):
             return True
     return False
 
 
 @compiled
-def _free_tail(t: Tables, occupied: Levels, y: int, x: int, stamp: int) -> bool:
-    """Whether the first dash of a distractor has room at a tail: nothing occupied, nothing on the outermost pixels."""
-    side = occupied.shape[0]
+def _is_free(t: Tables, occupied: Levels, place: int, stamp: int) -> bool:
+    """Whether the first dash of a distractor has room at a tail; the outermost pixels are always occupied."""
     for row in range(t.footprint_start[stamp], t.footprint_start[stamp + 1]):
-        v, u = y + t.footprint_pixels[row, 0], x + t.footprint_pixels[row, 1]
-        if _inside(side, v, u) and (not (0 < v < side - 1 and 0 < u < side - 1) or occupied[v, u] > _FULL):
+        if occupied[place + t.footprint_places[row]] > _FULL:
             return False
     return True
 
 
 @compiled
-def _draw_tail(t: Tables, occupied: Levels, state: Words, stamp: int, free: Ints) -> int:
+def _draw_tail(t: Tables, occupied: Levels, frame: Ints, side: int, state: Words, stamp: int, free: Ints) -> int:
     """A uniform free tail as y * side + x; -1 if there is none. `free` (side * side,) is scratch.
 
     A few random pixels are tried before all are looked at; the outcome is uniform either way.
     """
-    side = occupied.shape[0]
     for _ in range(_QUICK_TRIES):
-        place = _below(state, side * side)
-        if _free_tail(t, occupied, place // side, place % side, stamp):
-            return place
+        pixel = _below(state, side * side)
+        if _is_free(t, occupied, _place(frame, pixel // side, pixel % side), stamp):
+            return pixel
     found = 0
-    for place in range(side * side):
-        if _free_tail(t, occupied, place // side, place % side, stamp):
-            free[found] = place
+    for pixel in range(side * side):
+        if _is_free(t, occupied, _place(frame, pixel // side, pixel % side), stamp):
+            free[found] = pixel
             found += 1
     return free[_below(state, found)] if found > 0 else -1
 
 
 @compiled
-def _seed_distractor(t: Tables, occupied: Levels, state: Words, last: Ints, pivot: Ints, free: Ints) -> bool:
-    """First dash of a distractor; False without room, or if it is outside the image three times."""
-    side = occupied.shape[0]
-    for _ in range(_DRAWS):
-        stamp = _below(state, DEGREES)
-        if t.searchable[stamp] == 0:
-            return False
-        place = _draw_tail(t, occupied, state, stamp, free)
-        if place < 0:
-            return False
-        if _seed(t, side, place // side, place % side, stamp, last, pivot):
+def _any_room(occupied: Levels, side: int) -> bool:
+    """Whether at least 1 % of the image's pixels are free; the border counts as occupied."""
+    count = 0
+    for k in range(occupied.size):
+        count += occupied[k] <= _FULL
+        if count >= 0.01 * side * side:
             return True
     return False
 
 
 @compiled
-def _grow_targets(t: Tables, padding: int, state: Words, occupied: Levels, dashes: Ints, free: Ints) -> int:
-    """Draw pairs of target contours until one succeeds; the number of trials.
-
-    `dashes` (2, N, 3) gets (y, x, stamp) of every dash, `occupied` (R, R) the area they take.
-    """
-    side, length = occupied.shape[0], dashes.shape[1]
-    last, pivot = np.empty((2, 3), np.int64), np.empty((2, 3), np.int64)
-    trials = 0
-    while True:
-        trials += 1
-        if not _seed_targets(t, side, state, last, pivot):
-            continue
-        occupied[:] = 255
-        occupied[padding : side - padding, padding : side - padding] = 0
-        dashes[:, 0] = last
-        grown = 1
-        while grown < length:
-            if not _extend(t, occupied, state, last[0], pivot[0], free):
-                break
-            if not _extend(t, occupied, state, last[1], pivot[1], free):
-                break
-            dashes[:, grown] = last
-            grown += 1
-        if grown == length:
-            # As in the original, the first contour's last dash is not taken in: distractors may cross it.
-            _occupy(t, occupied, last[1, 0], last[1, 1], last[1, 2])
-            return trials
+def _seed_distractor(
+    t: Tables, occupied: Levels, frame: Ints, side: int, state: Words, tip: Ints, free: Ints
+) -> bool:
+    """First dash of a distractor; False without room, or if it is outside the image three times."""
+    if not _any_room(occupied, side):
+        return False
+    for _ in range(_DRAWS):
+        stamp = _below(state, DEGREES)
+        if t.searchable[stamp] == 0:
+            return False
+        pixel = _draw_tail(t, occupied, frame, side, state, stamp, free)
+        if pixel < 0:
+            return False
+        if _seed(t, side, pixel // side, pixel % side, stamp, tip):
+            return True
+    return False
 
 
 @compiled
-def _grow_distractor(t: Tables, state: Words, occupied: Levels, dashes: Ints, free: Ints) -> bool:
-    """Try once to place a distractor; on failure `occupied` is left as it was."""
-    last, pivot = np.empty(3, np.int64), np.empty(3, np.int64)
-    # Without 1 % of free pixels the original gives up before it looks for a tail.
-    if np.sum(occupied <= _FULL) < 0.01 * occupied.size or not _seed_distractor(t, occupied, state, last, pivot, free):
+def _grow_targets(
+    t: Tables, sizes: Ints, frame: Ints, state: Words, empty: Levels, occupied: Levels, dashes: Ints, free: Ints
+) -> int:
+    """Draw pairs of target contours until one succeeds; the number of trials.
+
+    `empty` is the occupied area before the first dash, `occupied` after the last. `dashes` (2, N, 3) gets (y, x, stamp)
+    of every dash.
+    """
+    length = dashes.shape[1]
+    tips = np.empty((2, 6), np.int64)
+    trials, grown = 0, 0
+    while grown < length:
+        trials += 1
+        grown = 0
+        if not _seed_targets(t, sizes[0], state, tips):
+            continue
+        occupied[:] = empty
+        while True:
+            for k in range(2):
+                for c in range(3):
+                    dashes[k, grown, c] = tips[k, c]
+            grown += 1
+            if grown == length:
+                break
+            if not _extend(t, occupied, frame, state, tips[0], free):
+                break
+            if not _extend(t, occupied, frame, state, tips[1], free):
+                break
+    # As in the original, the first contour's last dash is not taken in: distractors may cross it.
+    _occupy(t, occupied, frame, tips[1])
+    return trials
+
+
+@compiled
+def _grow_distractor(
+    t: Tables, side: int, frame: Ints, state: Words, occupied: Levels, before: Levels, dashes: Ints, free: Ints
+) -> bool:
+    """Try once to place a distractor; on failure `occupied` is left as it was. `before` is scratch."""
+    tip = np.empty(6, np.int64)
+    if not _seed_distractor(t, occupied, frame, side, state, tip, free):
         return False
-    before = occupied.copy()
-    dashes[0] = last
-    for k in range(1, dashes.shape[0]):
-        if not _extend(t, occupied, state, last, pivot, free):
+    before[:] = occupied
+    for k in range(dashes.shape[0]):
+        if k > 0 and not _extend(t, occupied, frame, state, tip, free):
             occupied[:] = before
             return False
-        dashes[k] = last
-    _occupy(t, occupied, last[0], last[1], last[2])
+        for c in range(3):
+            dashes[k, c] = tip[c]
+    _occupy(t, occupied, frame, tip)
     return True
 
 
@@ -334,11 +343,37 @@ def _paint_disc(t: Tables, canvas: npt.NDArray[np.float64], y: int, x: int) -> N
 @compiled
 def _stretch(canvas: npt.NDArray[np.float64], image: Levels) -> None:
     """Write a canvas as 8 bits, its least value as 0 and its greatest as 255."""
-    least = canvas.min()
-    scale = 255.0 / (canvas.max() - least)
-    for y in range(canvas.shape[0]):
-        for x in range(canvas.shape[1]):
+    side = canvas.shape[0]
+    least = greatest = canvas[0, 0]
+    for y in range(side):
+        for x in range(side):
+            least, greatest = min(least, canvas[y, x]), max(greatest, canvas[y, x])
+    scale = 255.0 / (greatest - least)
+    for y in range(side):
+        for x in range(side):
             image[y, x] = np.uint8((canvas[y, x] - least) * scale + 0.5)
+
+
+@compiled
+def _empty_area(sizes: Ints, frame: Ints) -> Levels:
+    """The occupied area before the first dash: all but the image within its padding."""
+    stride = frame[0]
+    area = np.full(stride * stride, 255, np.uint8)
+    for y in range(sizes[1], sizes[0] - sizes[1]):
+        for x in range(sizes[1], sizes[0] - sizes[1]):
+            area[_place(frame, y, x)] = 0
+    return area
+
+
+@compiled
+def _record(facts: Ints, targets: Ints, origin: int, terminal: int) -> None:
+    """Write the three pairs of points behind the first five facts."""
+    for c in range(2):
+        for k in range(2):
+            facts[5 + 2 * k + c] = targets[k, 0, c]
+            facts[9 + 2 * k + c] = targets[k, -1, c]
+        facts[13 + c] = targets[origin, 0, c]
+        facts[15 + c] = targets[terminal, -1, c]
 
 
 @compiled
@@ -347,36 +382,37 @@ def _draw(
 ) -> None:
     """Draw those of the images whose margin is number `which`.
 
-    `sizes`: padding, number of margins, N, distractor length, distractors. `images` (n, R, R), `contours` (n or 0, 2,
-    R, R) and `facts` (n, 17) (label, number of the margin, placed, attempts, trials, then three pairs of points) are
-    outputs.
+    `sizes` (7,): R, padding, border, number of margins, N, distractor length, distractors. `images` (n, R, R),
+    `contours` (n or 0, 2, R, R) and `facts` (n, 17) (label, number of the margin, placed, attempts, trials, then three
+    pairs of points) are outputs.
     """
-    side = images.shape[1]
+    side = sizes[0]
+    frame = np.array([side + 2 * sizes[2], sizes[2]])
     state = np.empty(4, np.uint64)
     free = np.empty(side * side, np.int64)
-    occupied = np.empty((side, side), np.uint8)
+    empty = _empty_area(sizes, frame)
+    occupied, before = empty.copy(), empty.copy()
     canvas = np.empty((side, side), np.float64)
-    targets = np.empty((2, sizes[2], 3), np.int64)
-    distractor = np.empty((sizes[3], 3), np.int64)
+    targets = np.empty((2, sizes[4], 3), np.int64)
+    distractor = np.empty((sizes[5], 3), np.int64)
     for i in range(indices.shape[0]):
         _start_stream(key, indices[i], state)
         label = _below(state, 2)
-        if _below(state, sizes[1]) != which:
+        if _below(state, sizes[3]) != which:
             continue
-        trials = _grow_targets(t, sizes[0], state, occupied, targets, free)
-        if contours.shape[0] > 0:
-            for k in range(2):
-                canvas[:] = 0.0
-                _paint(t, canvas, targets[k], TARGET)
-                _stretch(canvas, contours[i, k])
+        trials = _grow_targets(t, sizes, frame, state, empty, occupied, targets, free)
+        for k in range(2 * (contours.shape[0] > 0)):
+            canvas[:] = 0.0
+            _paint(t, canvas, targets[k], TARGET)
+            _stretch(canvas, contours[i, k])
         canvas[:] = 0.0
-        _paint(t, canvas, targets[0], TARGET)
-        _paint(t, canvas, targets[1], TARGET)
+        for k in range(2):
+            _paint(t, canvas, targets[k], TARGET)
         placed, attempts = 0, 0
-        for _ in range(sizes[4]):
+        for _ in range(sizes[6]):
             for _ in range(_DISTRACTOR_TRIES):
                 attempts += 1
-                if _grow_distractor(t, state, occupied, distractor, free):
+                if _grow_distractor(t, side, frame, state, occupied, before, distractor, free):
                     placed += 1
                     _paint(t, canvas, distractor, DISTRACTOR)
                     break
@@ -386,10 +422,7 @@ def _draw(
         _paint_disc(t, canvas, targets[terminal, -1, 0], targets[terminal, -1, 1])
         _stretch(canvas, images[i])
         facts[i, 0], facts[i, 1], facts[i, 2], facts[i, 3], facts[i, 4] = label, which, placed, attempts, trials
-        for c in range(2):
-            facts[i, 5 + c], facts[i, 7 + c] = targets[0, 0, c], targets[1, 0, c]
-            facts[i, 9 + c], facts[i, 11 + c] = targets[0, -1, c], targets[1, -1, c]
-            facts[i, 13 + c], facts[i, 15 + c] = targets[origin, 0, c], targets[terminal, -1, c]
+        _record(facts[i], targets, origin, terminal)
 
 
 def generate(parameters: Parameters, seed: int, indices: Ints | range, *, contours: bool = False) -> Batch:
@@ -408,9 +441,9 @@ def generate(parameters: Parameters, seed: int, indices: Ints | range, *, contou
     alone = np.empty((count if contours else 0, 2, side, side), np.uint8)
     facts = np.empty((count, 17), np.int64)
     key = np.array([seed, side, parameters.contour_length], dtype=np.uint64)
-    length, distractor_length = parameters.contour_length, parameters.distractor_length
-    sizes = np.array([parameters.padding, len(margins), length, distractor_length, parameters.distractors], np.int64)
     for which, margin in enumerate(margins):
+        lengths = (parameters.contour_length, parameters.distractor_length, parameters.distractors)
+        sizes = np.array([side, parameters.padding, border(parameters, margin), len(margins), *lengths])
         _draw(tables(parameters, margin), sizes, which, key, numbers, images, alone, facts)
     points = facts[:, 5:].reshape(count, 3, 2, 2)
     return Batch(

@@ -28,6 +28,7 @@ from .geometry import (
 )
 
 Levels = npt.NDArray[np.uint8]
+Places = npt.NDArray[np.int32]
 
 _LANCZOS_REACH = 3  # pixels of the shrunk picture to either side
 
@@ -36,41 +37,50 @@ class Tables(NamedTuple):
     """All that the kernels need for one set of parameters and one margin.
 
     A *stamp* has a number: 0 to 359 for the first dash in that many degrees from -180, then 360 + c for a dash drawn
-    from candidate c back towards its pivot. Stamps are ragged: the rows `start[s]` to `start[s + 1]` of `pixels` hold
-    (dy, dx, level) of the pixels that are not 0.
+    from candidate c back towards its pivot; 360 + c also numbers the direction from the pivot to c. The area in use is
+    kept with a border of `border(parameters, margin)` pixels, so that its pixels can be addressed by one *place*,
+    y * stride + x, without asking whether they are inside the image.
+
+    Ragged tables: the rows `start[s]` to `start[s + 1]` belong to stamp or direction s.
     """
 
-    head: Floats
-    """(360, 2) displacement from tail to head of a first dash"""
-    back: Floats
-    """(360, 2) displacement from the head of a first dash to its pivot"""
-    forward: Floats
-    """(360 + candidates, 2) displacement from pivot to pivot"""
-    ring: Floats
-    """(360, 2) displacement from the first target's tail to the second's, by whole degrees from 0"""
+    steps: Floats
+    """(4, 360 + candidates, 2) displacements of a direction: 0 a first dash's tail to its head, 1 from there to its
+    pivot, 2 from pivot to pivot, 3 the first target's tail to the second's (whole degrees from 0)"""
     searchable: Ints
     """(360,) 1 where a first dash in this direction can be placed at all"""
     room: Ints
     """(directions with room, 5) stamp, first and last row, first and last column free for the first target's tail"""
     offsets: Ints
     """(candidates, 2) candidates for the next tip, relative to the pivot"""
-    weights: Ints
-    """(360 + candidates, candidates) weight of each candidate by the last direction"""
+    ahead_start: Ints
+    ahead: Ints
+    """(rows, 3) by last direction: candidate, its weight, its place relative to the pivot; zero weights left out"""
     dash_start: Ints
     dash_pixels: Ints
+    """(rows, 3) dy, dx and level of a dash"""
     mask_start: Ints
-    mask_pixels: Ints
+    mask_core: Ints
+    """(stamps,) where the rows end whose level is high enough to cross anything"""
+    mask_places: Places
+    mask_levels: Levels
+    """(rows,) relative place and level of the space that a dash takes; the highest levels first"""
     footprint_start: Ints
-    footprint_pixels: Ints
-    """(dy, dx, 255): the part of a first dash's mask that must be free, relative to its tail"""
-    near: Ints
-    """(n, 2) offsets within the margin of a pixel"""
+    footprint_places: Places
+    """(rows,) the part of a first dash's mask that must be free, relative to its tail"""
+    near: Places
+    """(n,) the places within the margin of a pixel, the pixel included"""
     crossing: Ints
     """(256,) the least mask level that counts as a crossing where the occupancy has this level"""
     markers: Levels
     """(s, s, s, s) discs on a canvas of side s by the (y, x) of their centre: the filter depends on a near border"""
     values: Floats
     """(3, 256) grey value before stretching, by kind (target, distractor, marker) and stamp level"""
+
+
+def border(parameters: Parameters, margin: int) -> int:
+    """Pixels round the image that a stamp may reach from a pivot, which itself may lie a step outside."""
+    return 2 * (parameters.dash_length + math.ceil(parameters.dash_thickness) + 2 * margin + 1)
 
 
 def disc(radius: int) -> npt.NDArray[np.bool_]:
@@ -126,12 +136,13 @@ def markers(parameters: Parameters) -> Levels:
 
 
 def _ragged(pictures: list[Levels]) -> tuple[Ints, Ints]:
-    """Square stamps -> (start, pixels) of the pixels that are not 0, relative to the centre."""
+    """Square stamps -> (start, (dy, dx, level) of the pixels that are not 0), the highest levels first."""
     rows = []
     for picture in pictures:
         y, x = np.nonzero(picture)
         half = picture.shape[0] // 2
-        rows.append(np.stack([y - half, x - half, picture[y, x]], axis=1).astype(np.int64))
+        row = np.stack([y - half, x - half, picture[y, x]], axis=1).astype(np.int64)
+        rows.append(row[np.argsort(-row[:, 2], kind="stable")])
     start = np.cumsum([0] + [len(row) for row in rows], dtype=np.int64)
     return start, np.concatenate(rows)
 
@@ -186,38 +197,61 @@ def _crossing() -> Ints:
     return np.sum(value[:, None] + value[None, :] < 1.8, axis=1).astype(np.int64)
 
 
+def _steps(parameters: Parameters, margin: int, seeds: Floats, ahead: Floats) -> Floats:
+    """`Tables.steps`."""
+    length = parameters.dash_length
+    backwards = np.array([opposite(t) for t in seeds.tolist()])
+    steps = np.zeros((4, len(seeds) + len(ahead), 2))
+    steps[0, :DEGREES] = displacements(seeds, length)
+    steps[1, :DEGREES] = displacements(backwards, length + margin)
+    steps[2] = displacements(np.concatenate([seeds, ahead]), length + 2 * margin)
+    steps[3, :DEGREES] = displacements(np.arange(DEGREES) * math.pi / 180, parameters.seed_distance)
+    return steps
+
+
+def _ahead(weights: Ints, places: Ints) -> tuple[Ints, Ints]:
+    """(directions, candidates) weights, (candidates,) relative places -> `Tables.ahead_start` and `Tables.ahead`."""
+    direction, candidate = np.nonzero(weights)
+    rows = np.stack([candidate, weights[direction, candidate], places[candidate]], axis=1)
+    return np.concatenate([[0], np.cumsum((weights > 0).sum(axis=1))]).astype(np.int64), rows.astype(np.int64)
+
+
 @functools.lru_cache(maxsize=8)
 def tables(parameters: Parameters, margin: int) -> Tables:
     """Draw all stamps of these parameters at one margin (kept; about a tenth of a second)."""
-    length = parameters.dash_length
+    stride = parameters.resolution + 2 * border(parameters, margin)
+    flat = np.array([stride, 1])
     seeds = seed_directions()
-    offsets = candidate_offsets(length + margin)
-    ahead = offset_directions(offsets)
-    drawn = seeds.tolist() + [opposite(t) for t in ahead.tolist()]
+    offsets = candidate_offsets(parameters.dash_length + margin)
+    forward = offset_directions(offsets)
+    drawn = seeds.tolist() + [opposite(t) for t in forward.tolist()]
     pairs = [dash_and_mask(parameters, margin, t) for t in drawn]
     dash_start, dash_pixels = _ragged([dash for dash, _ in pairs])
     mask_start, mask_pixels = _ragged([mask for _, mask in pairs])
-    footprints = [_footprint(mask, length + margin) for _, mask in pairs[:DEGREES]]
-    footprint_start, footprint_pixels = _ragged(footprints)
+    footprints = [_footprint(mask, parameters.dash_length + margin) for _, mask in pairs[:DEGREES]]
     searchable = np.array([_searchable(footprint) for footprint in footprints], dtype=np.int64)
-    reversed_seeds = np.array([opposite(t) for t in seeds.tolist()])
+    footprint_start, footprint_pixels = _ragged(footprints)
+    weights = turn_weights(np.concatenate([seeds, forward]), forward, parameters.continuity)
+    ahead_start, ahead = _ahead(weights, offsets @ flat)
+    crossing = _crossing()
+    core = [np.count_nonzero(mask >= crossing.min()) for _, mask in pairs]
     return Tables(
-        head=displacements(seeds, length),
-        back=displacements(reversed_seeds, length + margin),
-        forward=displacements(np.concatenate([seeds, ahead]), length + 2 * margin),
-        ring=displacements(np.array([f * math.pi / 180 for f in range(DEGREES)]), parameters.seed_distance),
+        steps=_steps(parameters, margin, seeds, forward),
         searchable=searchable,
         room=_room(parameters, footprints, searchable),
         offsets=offsets,
-        weights=turn_weights(np.concatenate([seeds, ahead]), ahead, parameters.continuity),
+        ahead_start=ahead_start,
+        ahead=ahead,
         dash_start=dash_start,
         dash_pixels=dash_pixels,
         mask_start=mask_start,
-        mask_pixels=mask_pixels,
+        mask_core=mask_start[:-1] + np.array(core, dtype=np.int64),
+        mask_places=(mask_pixels[:, :2] @ flat).astype(np.int32),
+        mask_levels=mask_pixels[:, 2].astype(np.uint8),
         footprint_start=footprint_start,
-        footprint_pixels=footprint_pixels,
-        near=(np.argwhere(disc(margin)) - margin).astype(np.int64),
-        crossing=_crossing(),
+        footprint_places=(footprint_pixels[:, :2] @ flat).astype(np.int32),
+        near=((np.argwhere(disc(margin)) - margin) @ flat).astype(np.int32),
+        crossing=crossing,
         markers=markers(parameters),
         values=_values(parameters),
     )

@@ -1,0 +1,41 @@
+"""What every test gets: private folders, two threads, hypothesis without surprises, and the data for tests."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+import hypothesis
+import pytest
+
+hypothesis.settings.register_profile("ci", deadline=None, derandomize=True)
+hypothesis.settings.register_profile("explore", deadline=None, max_examples=1000)
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+_scratch = pytest.StashKey[tempfile.TemporaryDirectory[str]]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Runs before any test module is imported, since torch and datasets read these when they are."""
+    config.stash[_scratch] = scratch = tempfile.TemporaryDirectory(prefix="attnbench-tests-")
+    os.environ["ATTNBENCH_DATA"] = os.path.join(scratch.name, "data")
+    os.environ["ATTNBENCH_RESULTS"] = os.path.join(scratch.name, "results")
+    os.environ["HF_HOME"] = os.path.join(scratch.name, "huggingface")
+    os.environ.pop("ATTNBENCH_PLUGINS", None)
+    os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = "2"
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    config.stash[_scratch].cleanup()
+
+
+@pytest.fixture(scope="session")
+def test_data() -> Path:
+    """The folder of samples and references that some tests compare with."""
+    named = os.environ.get("ATTNBENCH_TEST_DATA")
+    if not named:
+        pytest.skip("ATTNBENCH_TEST_DATA names no folder")
+    if not Path(named).is_dir():
+        pytest.fail(f"ATTNBENCH_TEST_DATA={named} is no folder")
+    return Path(named)
