@@ -7,8 +7,8 @@ PYTHON := $(shell for p in python3.11 python3; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 endif
 
-BIN := $(abspath $(VENV))/bin
-ATTNBENCH := $(VENV)/bin/attnbench
+BIN := $(VENV)/bin
+ATTNBENCH := $(BIN)/attnbench
 INSTALLED := $(VENV)/.installed
 PIP_INSTALL := $(BIN)/python -m pip install -c constraints.txt
 

@@ -55,7 +55,7 @@ def wrap_module(cls: Any, reference: str) -> Mechanism:
 
 
 def _split_parameters(cls: type, reference: str) -> tuple[dict[str, str], list[tuple[str, type, Any]]]:
-    """Constructor parameters that the shape fills ({parameter: attribute of MixerShape}), and those that are options."""
+    """Constructor parameters the shape fills ({parameter: attribute of MixerShape}), and those that are options."""
     meaning = {name: what for what, names in SHAPE_NAMES.items() for name in names}
     given: dict[str, str] = {}
     options: list[tuple[str, type, Any]] = []
@@ -68,7 +68,7 @@ def _split_parameters(cls: type, reference: str) -> tuple[dict[str, str], list[t
             options.append((name, type(parameter.default), dataclasses.field(default=parameter.default)))
         elif parameter.default is parameter.empty:
             raise AttnbenchError(
-                f"{reference}: the constructor needs {name!r}, which attnbench cannot fill; write a ten-line mechanism file "
+                f"{reference}: the constructor needs {name!r}, which attnbench cannot fill; write a ten-line file "
                 "(attnbench new mechanism NAME)"
             )
     return given, options
@@ -88,7 +88,9 @@ def _adapter(module: nn.Module, mask_name: str | None) -> nn.Module:
             y = self.module(x) if mask is None or mask_name is None else self.module(x, **{mask_name: mask})
             if not isinstance(y, Tensor) or y.shape != x.shape:
                 found = tuple(y.shape) if isinstance(y, Tensor) else type(y).__name__
-                raise AttnbenchError(f"{type(self.module).__name__} returned {found}, expected a tensor {tuple(x.shape)}")
+                raise AttnbenchError(
+                    f"{type(self.module).__name__} returned {found}, expected a tensor {tuple(x.shape)}"
+                )
             return y
 
     return PlainModule()

@@ -34,11 +34,11 @@ def list_regularizers() -> list[str]:
     return registry.names("regularizers")
 
 
-def build_mechanism(name: str, *, dim: int, heads: int, length: int, seed: int = 0, **options: Any) -> nn.Module:
+def build_mechanism(name: str, *, dim: int, heads: int, length: int, init_seed: int = 0, **options: Any) -> nn.Module:
     """A mixer that works alone: `mixer(x, mask=None, keep_special=False)` with x (batch, up to `length` rows, dim).
 
     Special rows are put in, carried through the call and taken out again, as the encoder does; `keep_special=True`
-    returns them too. Parameters are a function of `seed` and their names.
+    returns them too. Parameters are a function of `init_seed` and their names.
 
     Raises:
         AttnbenchError: unknown name or option, or dim that heads does not divide.
@@ -55,7 +55,7 @@ def build_mechanism(name: str, *, dim: int, heads: int, length: int, seed: int =
     chosen = parse(f"mechanism {plugin.name}", mechanism.options, options, mechanism.presets)
     shape = mixer_shape(mechanism, chosen, dim=dim, heads=heads, length=length)
     mixer = StandaloneMixer(mechanism.build(shape, chosen), SpecialTokens(dim, shape.tokens))
-    initialise(mixer, seed)
+    initialise(mixer, init_seed)
     return mixer
 
 

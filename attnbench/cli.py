@@ -26,7 +26,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Compare attention mechanisms fairly: same encoder, data, budget and statistics, only the mechanism differs.",
-    epilog="Start with: [bold]attnbench run --mechanism ernie_sparse --task recall[/bold], then [bold]attnbench report[/bold]",
+    epilog="Start with: [bold]attnbench run --mechanism ernie_sparse --task recall[/bold], "
+    "then [bold]attnbench report[/bold]",
 )
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
@@ -62,7 +63,9 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def _options(
-    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
 ) -> None:
     pass
 
@@ -161,13 +164,18 @@ def run(
     task: Annotated[str, typer.Option("--task", "-t", help="A name or a .py file.")],
     seed: Annotated[int, typer.Option(help="Decides initialisation, data order, dropout and shifts.")] = 0,
     set_: Annotated[
-        list[str], typer.Option("--set", metavar="KEY=VALUE", help="An option; task.KEY, model.KEY, budget.KEY, sar.KEY, ...")
+        list[str],
+        typer.Option("--set", metavar="KEY=VALUE", help="An option; task.KEY, model.KEY, budget.KEY, sar.KEY, ..."),
     ] = [],  # noqa: B006  typer copies it
-    regularizer: Annotated[str | None, typer.Option("--regularizer", "-r", help="none, sar, rdrop, or a sum: sar+rdrop.")] = None,
+    regularizer: Annotated[
+        str | None, typer.Option("--regularizer", "-r", help="none, sar, rdrop, or a sum: sar+rdrop.")
+    ] = None,
     protocol: Annotated[str, typer.Option("--protocol", "-p", help="A name or a .toml file.")] = "quick",
     results: Results = Path("results"),
     resume: Annotated[bool, typer.Option("--resume", help="Go on where the same run was stopped.")] = False,
-    max_time: Annotated[str | None, typer.Option("--max-time", metavar="TIME", help="Training time, e.g. 90s, 10m, 2h.")] = None,
+    max_time: Annotated[
+        str | None, typer.Option("--max-time", metavar="TIME", help="Training time, e.g. 90s, 10m, 2h.")
+    ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print every value of the run and stop.")] = False,
     as_json_: Json = False,
@@ -183,7 +191,8 @@ def run(
     if dry_run:
         plans.check_runnable(plan)
         return _print_json(plan.as_json()) if as_json_ else screen.out.print(screen.pairs(screen.flat(plan.as_json())))
-    from attnbench.runner import Interrupted, Settings, execute
+    from attnbench.runner import Settings, execute
+    from attnbench.train import Interrupted
 
     command = shlex.join(["attnbench", *sys.argv[1:]])
     settings = Settings(results, resume, limit, device, quiet=False, command=command)
@@ -191,7 +200,7 @@ def run(
         record, path = execute(plan, settings)
     except Interrupted as stopped:
         again = command if resume else f"{command} --resume"
-        print(f"{stopped.reason}; kept in {stopped.where}\ngo on with: {again}", file=sys.stderr)
+        print(f"{stopped}; what was done is kept\ngo on with: {again}", file=sys.stderr)
         raise typer.Exit(130) from None
     if as_json_:
         _print_json({"path": str(path), **record.model_dump(mode="json", by_alias=True)})
@@ -224,14 +233,18 @@ def new(
     """Write the first file of a plugin; it runs as it is."""
     path = scaffold.create(kind, name, to)
     option = "-m" if kind == "mechanism" else "-m dense -t"
-    then = f"attnbench run {option} {path if path.is_absolute() else './' + str(path)}" + (" -t recall" if kind == "mechanism" else "")
+    then = f"attnbench run {option} {path if path.is_absolute() else './' + str(path)}" + (
+        " -t recall" if kind == "mechanism" else ""
+    )
     if as_json_:
         _print_json({"path": str(path), "try": then})
     else:
         print(f"wrote {path}\ntry it: {then}")
 
 
-@app.command(epilog="Examples:  attnbench report   |   attnbench report --format csv --to reports/   |   attnbench report --json")
+@app.command(
+    epilog="Examples:  attnbench report   |   attnbench report --format csv --to reports/   |   attnbench report --json"
+)
 def report(
     results: Results = Path("results"),
     format_: Annotated[Format, typer.Option("--format", help="md or csv.")] = Format.md,

@@ -66,7 +66,8 @@ class MixerShape:
     def __post_init__(self) -> None:
         if min(self.dim, self.heads, self.length) < 1:
             raise AttnbenchError(
-                f"dim, heads and length must be at least 1, got dim={self.dim}, heads={self.heads}, length={self.length}"
+                "dim, heads and length must be at least 1, "
+                f"got dim={self.dim}, heads={self.heads}, length={self.length}"
             )
         if self.dim % self.heads:
             raise AttnbenchError(f"heads={self.heads} does not divide dim={self.dim}; choose a divisor")

@@ -1,6 +1,6 @@
 """Prepared data sets: made once, kept as Arrow under a key of everything that shaped them, read memory-mapped.
 
-    $ATTNBENCH_DATA (else ~/.cache/attnbench) / <task> / <key> / {train, validation, test, files, card.json}
+$ATTNBENCH_DATA (else ~/.cache/attnbench) / <task> / <key> / {train, validation, test, files, card.json}
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import json
 import os
 import shutil
 import tempfile
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,9 +17,9 @@ from typing import Any
 
 import datasets
 import numpy as np
-import pyarrow as pa
 
 from attnbench import baselines
+from attnbench.columns import Ragged, Split, read_split
 from attnbench.contracts import NO_TARGET, Preparation, Task
 from attnbench.errors import AttnbenchError
 from attnbench.options import as_json
@@ -44,41 +43,6 @@ def data_key(plugin: Plugin, options: Any) -> str:
     return hashlib.sha256(canonical(shaped_by).encode()).hexdigest()[:12]
 
 
-class Ragged:
-    """Rows of differing length over memory-mapped Arrow chunks; `ragged[i]` is a numpy view."""
-
-    def __init__(self, column: pa.ChunkedArray):
-        self._values, self._offsets = [], []
-        for chunk in column.chunks:
-            self._offsets.append(chunk.offsets.to_numpy())
-            self._values.append(chunk.values.to_numpy())
-        self._ends = np.cumsum([len(offsets) - 1 for offsets in self._offsets])
-
-    def __len__(self) -> int:
-        return int(self._ends[-1]) if len(self._ends) else 0
-
-    def __getitem__(self, index: int) -> np.ndarray:
-        chunk = int(np.searchsorted(self._ends, index, side="right"))
-        row = index - (int(self._ends[chunk - 1]) if chunk else 0)
-        offsets = self._offsets[chunk]
-        view: np.ndarray = self._values[chunk][offsets[row] : offsets[row + 1]]
-        return view
-
-    def lengths(self) -> np.ndarray:
-        return np.concatenate([np.diff(offsets) for offsets in self._offsets]) if len(self) else np.empty(0, np.int64)
-
-
-@dataclass(frozen=True)
-class Split:
-    """One split: documents by name, and targets, one number or one row of numbers an example."""
-
-    documents: list[Ragged]
-    targets: np.ndarray | Ragged
-
-    def __len__(self) -> int:
-        return len(self.targets)
-
-
 @dataclass(frozen=True)
 class TaskData:
     """A prepared task. `card` holds counts, label shares, lengths and the scores of trivial predictors."""
@@ -90,7 +54,7 @@ class TaskData:
 
 @dataclass(frozen=True)
 class Batch:
-    """Documents as (tokens (B, N) int64, mask (B, N) bool or None), targets (B,) or (B, N) int64, example indices (B,)."""
+    """Documents as (tokens (B, N) int64, mask (B, N) bool or None); targets (B,) or (B, N), indices (B,), int64."""
 
     documents: list[tuple[np.ndarray, np.ndarray | None]]
     targets: np.ndarray
@@ -107,16 +71,7 @@ def load(plugin: Plugin, options: Any, source: Path | None = None, workers: int 
     folder = home() / plugin.name / key
     if not (folder / "card.json").is_file():
         _prepare(plugin, options, source, folder, workers)
-    head = plugin.object.head(options)
-    splits = {}
-    for name in SPLITS:
-        table = datasets.load_from_disk(str(folder / name)).data.table
-        targets = table.column(head.target)
-        ragged = pa.types.is_list(targets.type)
-        splits[name] = Split(
-            documents=[Ragged(table.column(column)) for column in head.documents],
-            targets=Ragged(targets) if ragged else targets.to_numpy(),
-        )
+    splits = {name: read_split(folder / name, plugin.object.head(options)) for name in SPLITS}
     return TaskData(key, splits, json.loads((folder / "card.json").read_text("utf-8")))
 
 
@@ -128,10 +83,11 @@ def _prepare(plugin: Plugin, options: Any, source: Path | None, folder: Path, wo
         say(f"preparing {plugin.name} (once; kept in {folder})")
         (partial / "files").mkdir()
         made = plugin.object.prepare(options, Preparation(partial / "files", source, track, workers))
-        card = _card(plugin, options, made)
+        _check_columns(plugin, options, made)
         for name in SPLITS:
-            with _silent_datasets():
+            with _SilentDatasets():
                 made[name].save_to_disk(str(partial / name))
+        card = _card(plugin, options, made, partial)
         (partial / "card.json").write_text(json.dumps(card, indent=1, sort_keys=True), "utf-8")
         try:
             partial.rename(folder)
@@ -142,7 +98,7 @@ def _prepare(plugin: Plugin, options: Any, source: Path | None, folder: Path, wo
         shutil.rmtree(partial, ignore_errors=True)
 
 
-class _silent_datasets:
+class _SilentDatasets:
     """Keeps the progress bars of `datasets` away; ours speak."""
 
     def __enter__(self) -> None:
@@ -154,53 +110,64 @@ class _silent_datasets:
             datasets.enable_progress_bars()
 
 
-def _card(plugin: Plugin, options: Any, made: datasets.DatasetDict) -> dict[str, Any]:
+def _check_columns(plugin: Plugin, options: Any, made: datasets.DatasetDict) -> None:
+    head = plugin.object.head(options)
+    for name in SPLITS:
+        if name not in made:
+            raise AttnbenchError(f"task {plugin.name}: prepare returned no split {name!r}, found {sorted(made)}")
+        for column in (*head.documents, head.target):
+            if column not in made[name].column_names:
+                raise AttnbenchError(
+                    f"task {plugin.name}, {name}: no column {column!r}, found {made[name].column_names}"
+                )
+        if not len(made[name]):
+            raise AttnbenchError(f"task {plugin.name}, {name}: empty")
+
+
+def _card(plugin: Plugin, options: Any, made: datasets.DatasetDict, folder: Path) -> dict[str, Any]:
+    """What `show` tells of a prepared set, after checking it against what the task declares."""
     task: Task = plugin.object
     head = task.head(options)
-    if missing := [name for name in SPLITS if name not in made]:
-        raise AttnbenchError(f"task {plugin.name}: prepare returned no split {' or '.join(missing)}")
-    card: dict[str, Any] = {"task": plugin.name, "version": task.version, "options": as_json(options), "splits": {}}
-    for name in SPLITS:
-        split = made[name].with_format("numpy")
-        if missing := [column for column in (*head.documents, head.target) if column not in split.column_names]:
-            raise AttnbenchError(f"task {plugin.name}, {name}: no column {missing[0]!r}, found {split.column_names}")
-        card["splits"][name] = _describe(f"task {plugin.name}, {name}", task, options, made[name])
-    chance = task.chance(options) if task.chance else 1 / head.classes
-    trivial = baselines.scores(head, made)
+    splits = {name: read_split(folder / name, head) for name in SPLITS}
+    counts = {name: _describe(f"task {plugin.name}, {name}", task, options, splits[name]) for name in SPLITS}
+    trivial = baselines.scores(head, splits)
     if task.baselines:
         trivial |= task.baselines(options, made)
-    return card | {"chance": chance, "trivial": trivial}
+    return {
+        "task": plugin.name,
+        "version": task.version,
+        "options": as_json(options),
+        "splits": counts,
+        "chance": task.chance(options) if task.chance else 1 / head.classes,
+        "trivial": trivial,
+    }
 
 
-def _describe(where: str, task: Task, options: Any, split: datasets.Dataset) -> dict[str, Any]:
+def _describe(where: str, task: Task, options: Any, split: Split) -> dict[str, Any]:
     """Counts of one split; refuses ids, targets and lengths outside what the task declares."""
-    head, vocab, longest = task.head(options), task.vocab(options), task.max_length(options)
-    if not len(split):
-        raise AttnbenchError(f"{where}: empty")
-    lengths: list[int] = []
-    for column in head.documents:
-        ragged = Ragged(split.data.table.column(column)) if split._indices is None else None
-        rows = [ragged[i] for i in range(len(split))] if ragged else [np.asarray(r) for r in split[column]]
-        for index, row in enumerate(rows):
+    vocab, longest = task.vocab(options), task.max_length(options)
+    for ragged in split.documents:
+        for index, row in enumerate(ragged):
             if not 0 < len(row) <= longest:
                 raise AttnbenchError(f"{where}, row {index}: {len(row)} tokens, allowed are 1 to {longest}")
             if row.min() < 0 or row.max() >= vocab:
                 raise AttnbenchError(f"{where}, row {index}: token {row.max()} outside 0..{vocab - 1}")
             if not task.padded and len(row) != longest:
-                raise AttnbenchError(f"{where}, row {index}: {len(row)} tokens in a task that declares all have {longest}")
-        lengths += [len(row) for row in rows]
-    labels: Counter[int] = Counter()
-    for index, target in enumerate(split[head.target]):
-        values = [int(t) for t in np.atleast_1d(target) if t != NO_TARGET]
-        if any(not 0 <= value < head.classes for value in values):
-            raise AttnbenchError(f"{where}, row {index}: target outside 0..{head.classes - 1}")
-        labels.update(values)
-    quantiles = np.quantile(lengths, [0, 0.05, 0.5, 0.95, 1])
+                raise AttnbenchError(
+                    f"{where}, row {index}: {len(row)} tokens in a task that declares all have {longest}"
+                )
+    labels = split.labels()
+    classes = task.head(options).classes
+    for index, row in enumerate(labels):
+        if len(row) and not 0 <= row.min() <= row.max() < classes:
+            raise AttnbenchError(f"{where}, row {index}: target outside 0..{classes - 1}")
+    found, counts = np.unique(np.concatenate(labels), return_counts=True)
+    lengths = np.concatenate([ragged.lengths() for ragged in split.documents])
     return {
         "examples": len(split),
-        "predictions": sum(labels.values()),
-        "labels": {str(label): count for label, count in sorted(labels.items())},
-        "length_min_5_50_95_max": [int(q) for q in quantiles],
+        "predictions": int(counts.sum()),
+        "labels": {str(label): int(count) for label, count in zip(found, counts, strict=True)},
+        "length_min_5_50_95_max": [int(q) for q in np.quantile(lengths, [0, 0.05, 0.5, 0.95, 1])],
     }
 
 

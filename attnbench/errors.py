@@ -1,8 +1,8 @@
 """Errors a user can cause or must know about: one line each, with the exit code of the command line.
 
-    AttnbenchError            exit 2: bad usage, bad option, bad plugin, bad input
-      UnknownName             a name that no plugin, option or command has; the closest names are in the message
-      Unsupported             this cell cannot run here or with these settings; becomes the status `unsupported`
+- AttnbenchError: exit 2; bad usage, bad option, bad plugin, bad input
+- UnknownName, below it: a name that no plugin, option or command has; the closest names are in the message
+- Unsupported, below it: this cell cannot run here or with these settings; becomes the status `unsupported`
 """
 
 from __future__ import annotations

@@ -16,7 +16,8 @@ NO_TOKENS = Tokens()
 
 def positions(layout: Layout, device: torch.device) -> Tensor:
     """Position of every row, (rows,) int64: content counts from 0 behind the shift (unless the positions move
-    with it), a representative takes the middle of its block, a global token stands at 0."""
+    with it), a representative takes the middle of its block, a global token stands at 0.
+    """
     memo_key = ("positions", device)
     if memo_key not in layout.memo:
         content = torch.arange(layout.length, device=device)
@@ -41,9 +42,9 @@ def rotate(x_BHRD: Tensor, positions_R: Tensor) -> Tensor:
 class QKVMixer(nn.Module):
     """Owns the projections and the head split, the same for every mechanism that has queries, keys and values.
 
-    A mechanism overrides `attend(q, k, v, mask)`, all (batch, heads, rows, head width), mask (batch, rows) bool or None,
-    and returns the same shape; one that needs the layout overrides `mix`. Content of masked rows is cleared on entry,
-    so that nothing in it, NaN included, reaches another row.
+    A mechanism overrides `attend(q, k, v, mask)`, all (batch, heads, rows, head width), mask (batch, rows) bool or
+    None, and returns the same shape; one that needs the layout overrides `mix`. Content of masked rows is cleared on
+    entry, so that nothing in it, NaN included, reaches another row.
     """
 
     #: how the result is computed: `kernel`, `reference` or `dense emulation`; part of the record
@@ -85,5 +86,5 @@ def clear(x_BRC: Tensor, mask_BR: Tensor | None) -> Tensor:
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None = None) -> Tensor:
-    """Softmax attention; `visible` is bool and broadcasts to (B, H, queries, keys). A query that sees nothing gives 0."""
+    """Softmax attention; `visible` is bool, broadcast to (B, H, queries, keys); a query that sees nothing gives 0."""
     return F.scaled_dot_product_attention(q, k, v, attn_mask=visible)

@@ -40,7 +40,7 @@ class SpecialTokens(nn.Module):
     def insert(
         self, x_BNC: Tensor, mask_BN: Tensor | None, shift: int = 0, moved: bool = False
     ) -> tuple[Tensor, Tensor | None, Layout]:
-        """All rows (B, R, C), their mask (B, R) or None, and the layout. `shift` says how many leading rows are masked."""
+        """All rows (B, R, C), their mask (B, R) or None, and the layout. `shift` leading rows are masked."""
         batch, length, _ = x_BNC.shape
         layout = Layout(self.tokens, length, shift, moved)
         rows = [
@@ -50,14 +50,16 @@ class SpecialTokens(nn.Module):
         ]
         if mask_BN is not None and layout.specials:
             spare = layout.blocks * layout.block_size - length if layout.reps else 0
-            real = F.pad(mask_BN, (0, spare)).unflatten(1, (layout.blocks, -1)).any(-1) if layout.reps else mask_BN[:, :0]
+            real = (
+                F.pad(mask_BN, (0, spare)).unflatten(1, (layout.blocks, -1)).any(-1) if layout.reps else mask_BN[:, :0]
+            )
             always = mask_BN.new_ones(batch, layout.globals)
             mask_BN = torch.cat([always, real.repeat_interleave(layout.reps_per_block, dim=1), mask_BN], dim=1)
         return (torch.cat(rows, dim=1) if layout.specials else x_BNC), mask_BN, layout
 
 
 class StandaloneMixer(nn.Module):
-    """A mixer that takes plain (batch, length, dim): special rows are put in, carried through the call, and taken out."""
+    """A mixer that takes plain (batch, length, dim): special rows go in, through the call, and out."""
 
     def __init__(self, mixer: nn.Module, specials: SpecialTokens):
         super().__init__()
@@ -74,7 +76,9 @@ def mixer_shape(mechanism: Mechanism, options: Any, *, dim: int, heads: int, len
     """The shape to build for content of up to `length` rows, with room for a shifted pass behind it."""
     tokens = mechanism.tokens(options)
     room = tokens.block_size or DEFAULT_SHIFT_ROOM
-    return MixerShape(dim=dim, heads=heads, length=length + room, tokens=tokens, causal=mechanism.causal == "only", **more)
+    return MixerShape(
+        dim=dim, heads=heads, length=length + room, tokens=tokens, causal=mechanism.causal == "only", **more
+    )
 
 
 class EncoderLayer(nn.Module):
@@ -90,7 +94,8 @@ class EncoderLayer(nn.Module):
 
     def forward(self, x: Tensor, mask: Tensor | None, layout: Layout) -> Tensor:
         x = x + self.drop1(self.mixer(self.norm1(x), mask, layout))
-        return x + self.drop2(self.mlp(self.norm2(x)))
+        y: Tensor = x + self.drop2(self.mlp(self.norm2(x)))
+        return y
 
 
 class Encoder(nn.Module):
@@ -139,7 +144,7 @@ class Encoder(nn.Module):
     def forward(
         self, tokens_BN: Tensor, mask_BN: Tensor | None, shift: int = 0, move_positions: bool = False
     ) -> tuple[Tensor, Tensor | None, Layout]:
-        """(B, N) ids -> rows (B, R, C), their mask, their layout. With `shift`, that many masked rows stand in front."""
+        """(B, N) ids -> rows (B, R, C), their mask, their layout. `shift` masked rows stand in front."""
         if shift:
             mask_BN = torch.ones_like(tokens_BN, dtype=torch.bool) if mask_BN is None else mask_BN
             tokens_BN, mask_BN = F.pad(tokens_BN, (shift, 0)), F.pad(mask_BN, (shift, 0))
@@ -215,7 +220,9 @@ POOLING: dict[str, Callable[[Tensor, Tensor | None, Layout], Tensor]] = {
 class Model(nn.Module):
     """Encoder and head: documents in, logits (T, Y) out, one row for each prediction."""
 
-    def __init__(self, config: ModelConfig, mechanism: Mechanism, options: Any, head: Head, vocab: int, max_length: int):
+    def __init__(
+        self, config: ModelConfig, mechanism: Mechanism, options: Any, head: Head, vocab: int, max_length: int
+    ):
         super().__init__()
         self.encoder = Encoder(config, mechanism, options, vocab, max_length)
         self.head = HEADS[type(head)](config, head.classes)
@@ -231,7 +238,7 @@ class Model(nn.Module):
         shift: int = 0,
         move_positions: bool = False,
     ) -> Tensor:
-        """documents: (tokens (B, N) int64, mask (B, N) bool or None) each; targets (B,) or (B, N) say where to predict."""
+        """documents: (tokens (B, N) int64, mask (B, N) bool or None) each; targets say where to predict."""
         encoded = [self.encoder(tokens, mask, shift, move_positions) for tokens, mask in documents]
         logits: Tensor = self.head(encoded, targets)
         return logits.float()

@@ -1,4 +1,4 @@
-"""From what the user asked to a plan in which every value is decided: plugins, options, protocol. Loads no torch itself."""
+"""From what the user asked to a plan in which every value is decided: plugins, options, protocol."""
 
 from __future__ import annotations
 
@@ -124,7 +124,9 @@ def _cell(reference: str, regularizer: str | None) -> tuple[Plugin, list[str], s
         return registry.load("mechanisms", cell.mechanism), [cell.regularizer], plugin.name
     names = (regularizer or NO_REGULARIZER).split("+")
     if len(set(names)) < len(names) or (len(names) > 1 and NO_REGULARIZER in names):
-        raise AttnbenchError(f"regularizer {regularizer!r}: a sum takes different ones, and {NO_REGULARIZER} stands alone")
+        raise AttnbenchError(
+            f"regularizer {regularizer!r}: a sum takes different ones, and {NO_REGULARIZER} stands alone"
+        )
     label = plugin.name if names == [NO_REGULARIZER] else f"{plugin.name}+{'+'.join(names)}"
     return plugin, names, label
 
@@ -155,7 +157,9 @@ def check_runnable(plan: Plan) -> None:
     """
     mechanism: Mechanism = plan.mechanism.plugin.object
     if missing := missing_packages(mechanism):
-        raise Unsupported(f"{plan.mechanism.plugin.name} needs the package {', '.join(missing)}, which is not installed")
+        raise Unsupported(
+            f"{plan.mechanism.plugin.name} needs the package {', '.join(missing)}, which is not installed"
+        )
     if plan.refusal:
         raise Unsupported(plan.refusal)
 

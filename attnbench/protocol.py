@@ -1,10 +1,10 @@
 """Protocols: named, versioned sets of rules, as TOML files in `attnbench/protocols` or of the user's own.
 
-    name, version, summary
-    [model] [budget] [numerics] [padding]         values for every task
-    [tasks.NAME.model] ... [tasks.NAME.padding]   what differs for one task
-    [tasks.NAME.task]                             options of the task
-    [tasks.NAME.attention]                        options for every mechanism that has them, e.g. block_size
+name, version, summary
+[model] [budget] [numerics] [padding]         values for every task
+[tasks.NAME.model] ... [tasks.NAME.padding]   what differs for one task
+[tasks.NAME.task]                             options of the task
+[tasks.NAME.attention]                        options for every mechanism that has them, e.g. block_size
 """
 
 from __future__ import annotations
@@ -80,8 +80,10 @@ def load(reference: str) -> Protocol:
     """
     path = Path(reference) if reference.endswith(".toml") else FOLDER / f"{reference}.toml"
     if not path.is_file():
-        raise AttnbenchError(f"{path}: no such file") if reference.endswith(".toml") else UnknownName(
-            "protocol", reference, names()
+        raise (
+            AttnbenchError(f"{path}: no such file")
+            if reference.endswith(".toml")
+            else UnknownName("protocol", reference, names())
         )
     try:
         return Protocol.model_validate(tomllib.loads(path.read_text("utf-8")))
@@ -119,4 +121,3 @@ def _build(owner: str, section: str, kind: type[BaseModel], values: Mapping[str,
         return kind.model_validate(values)
     except ValidationError as error:
         raise AttnbenchError(f"{section}: {first_fault(error)}") from None
-

@@ -42,7 +42,7 @@ def seeded(*parts: int | str) -> Iterator[None]:
 
 
 def initialise(model: nn.Module, seed: int) -> None:
-    """Draws every parameter anew as a function of (seed, name of its module), through the modules' `reset_parameters`."""
+    """Draws every parameter anew, as a function of (seed, name of its module), by the modules' `reset_parameters`."""
     for name, module in model.named_modules():
         reset = getattr(module, "reset_parameters", None)
         if callable(reset):
@@ -89,7 +89,9 @@ class Stream:
 
 
 class Dropout(nn.Module):
-    """Dropout whose mask is a function of (seed, step, micro-batch, repeat, site), drawn for specials and for content apart.
+    """Dropout whose mask is a function of (seed, step, micro-batch, repeat, site).
+
+    It is drawn for special rows and for content apart.
 
     A token meets the same mask whatever stands in front of it, so a shifted second pass can share its mask. The share
     dropped is p rounded to 1/65536.
@@ -112,7 +114,9 @@ class Dropout(nn.Module):
 
     def _keep(self, like: Tensor, part: str) -> Tensor:
         s = self.stream
-        generator = torch.Generator(like.device).manual_seed(key(s.seed, "dropout", s.step, s.micro, s.repeat, self.site, part))
+        generator = torch.Generator(like.device).manual_seed(
+            key(s.seed, "dropout", s.step, s.micro, s.repeat, self.site, part)
+        )
         words = torch.empty(-(-like.numel() // 4), dtype=torch.int64, device=like.device)
         bits = words.random_(-(2**63), None, generator=generator).view(torch.int16)[: like.numel()]
         threshold = round(self.p * _INT16_VALUES) - _INT16_VALUES // 2

@@ -19,9 +19,7 @@ SCHEMA = 1
 #: Raise it when the engine itself (encoder, training, sparse core) changes numbers.
 ENGINE_VERSION = 1
 
-Status = Literal[
-    "ok", "not_above_chance", "trivial", "diverged", "oom", "timeout", "unsupported", "failed"
-]
+Status = Literal["ok", "not_above_chance", "trivial", "diverged", "oom", "timeout", "unsupported", "failed"]
 #: Statuses of a run that trained to the end and has a test score.
 FINISHED: tuple[Status, ...] = ("ok", "not_above_chance", "trivial")
 

@@ -1,7 +1,7 @@
 """Finds plugins by name without importing them, loads one on demand, and knows where each came from.
 
-A plugin's homes, by kind (`mechanisms`, `tasks`, `regularizers`): a file of the package folder `attnbench/<kind>`, an entry
-point of the group `attnbench.<kind>`, a file `<kind>/NAME.py` below the folder in $ATTNBENCH_PLUGINS, a path to a
+A plugin's homes, by kind (`mechanisms`, `tasks`, `regularizers`): a file of the package folder `attnbench/<kind>`, an
+entry point of the group `attnbench.<kind>`, a file `<kind>/NAME.py` below the folder in $ATTNBENCH_PLUGINS, a path to a
 `.py` file, or, for a mechanism, `pkg.module:Class` of a plain `nn.Module`.
 """
 
@@ -84,7 +84,9 @@ def summary(kind: str, name: str) -> str:
     except (OSError, SyntaxError, UnicodeDecodeError):
         return "(cannot be read)"
     for node in tree.body:
-        targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+        targets = (
+            node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+        )
         is_plugin = any(isinstance(t, ast.Name) and t.id == variable for t in targets)
         if is_plugin and isinstance(value := getattr(node, "value", None), ast.Call):
             for keyword in value.keywords:

@@ -26,14 +26,6 @@ from attnbench.store import Store, read
 from attnbench.train import Job, Predictions, Stopped, Trainer
 
 
-class Interrupted(Exception):
-    """The user stopped the run; `where` is its checkpoint."""
-
-    def __init__(self, reason: str, where: Path):
-        super().__init__(reason)
-        self.reason, self.where = reason, where
-
-
 @dataclass(frozen=True)
 class Settings:
     """How to run, as against what: nothing here decides a number."""
@@ -99,20 +91,18 @@ def execute(plan: Plan, settings: Settings) -> tuple[Record, Path]:
         trainer.fit()
         predictions = trainer.test()
     except Stopped as stopped:
-        if stopped.status == "interrupted":
-            raise Interrupted(stopped.reason, checkpoint.path) from None
         cost = _cost(trainer, model)
-        assert stopped.status in ("diverged", "timeout")
         return _store(plan, spec, settings, started, stopped.status, stopped.reason, trainer=trainer, cost=cost)
     except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
         if not _is_out_of_memory(error):
             raise
-        reason = f"out of memory at step {trainer.step} with batch {plan.rules.budget.batch} x {task.max_length(plan.task.options)} tokens"
+        budget, length = plan.rules.budget, task.max_length(plan.task.options)
+        reason = f"out of memory at step {trainer.step} with {budget.batch // budget.accumulate} x {length} tokens"
         return _store(plan, spec, settings, started, "oom", reason, trainer=trainer)
     quality = _quality(task, prepared, trainer, predictions)
-    status, reason = _judge(quality, predictions.scores())
+    status, why = _judge(quality, predictions.scores())
     stored = _store(
-        plan, spec, settings, started, status, reason,
+        plan, spec, settings, started, status, why,
         trainer=trainer, cost=_cost(trainer, model), quality=quality, predictions=predictions,
     )  # fmt: skip
     checkpoint.remove()
@@ -202,16 +192,17 @@ def _quality(task: Task, prepared: data.TaskData, trainer: Trainer, predictions:
 
 def _judge(quality: Quality, scores: np.ndarray) -> tuple[Status, str | None]:
     level = statistics.ABOVE_CHANCE_LEVEL
+    score = f"test score {quality.test:.3f} is not above"
     if quality.p_above_chance >= level:
-        return "not_above_chance", f"test score {quality.test:.3f} is not above chance {quality.chance:.3f} at the {level} level"
+        return "not_above_chance", f"{score} chance, {quality.chance:.3f}, at the {level} level"
     name, trivial = max(quality.trivial.items(), key=lambda item: item[1], default=("", 0.0))
     if name and statistics.p_above(scores, trivial) >= level:
-        return "trivial", f"test score {quality.test:.3f} is not above the trivial predictor {name}, {trivial:.3f}, at the {level} level"
+        return "trivial", f"{score} the trivial predictor {name}, {trivial:.3f}, at the {level} level"
     return "ok", None
 
 
 def _cost(trainer: Trainer, model: Model) -> Cost:
-    mixers = sum(p.numel() for layer in model.encoder.layers for p in layer.mixer.parameters())
+    mixers = sum(p.numel() for name, p in model.named_parameters() if ".mixer." in name)
     on_gpu = trainer.accelerator.device.type == "cuda"
     seconds = max(trainer.seconds, 1e-9)
     return Cost(
@@ -259,9 +250,10 @@ def _store(
         cost=cost,
         machine=machine.describe_machine(),
         software=machine.describe_software(),
-        code={**machine.describe_code(), "origin": {
-            "mechanism": str(plan.mechanism.plugin.home), "task": str(plan.task.plugin.home)
-        }},
+        code={
+            **machine.describe_code(),
+            "origin": {"mechanism": str(plan.mechanism.plugin.home), "task": str(plan.task.plugin.home)},
+        },
         started=started,
         finished=finished,
         command=settings.command,

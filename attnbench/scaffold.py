@@ -82,7 +82,9 @@ def create(kind: str, name: str, folder: Path) -> Path:
     if kind not in TEMPLATES:
         raise UnknownName("kind of plugin", kind, TEMPLATES)
     if not name.isidentifier() or keyword.iskeyword(name) or name.startswith("_"):
-        raise AttnbenchError(f"{name!r} cannot be a plugin's name: use letters, digits and _, not starting with a digit or _")
+        raise AttnbenchError(
+            f"{name!r} cannot be a plugin's name: use letters, digits and _, not starting with a digit or _"
+        )
     path = folder / f"{name}.py"
     if path.exists():
         raise AttnbenchError(f"{path} exists already; choose another name or remove it")

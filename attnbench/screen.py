@@ -63,7 +63,8 @@ def flat(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
 
 def outcome(record: Record, path: Path) -> Table:
     """The final screen of a run."""
-    spec, rows = record.spec, [("status", record.status)]
+    spec = record.spec
+    rows: list[tuple[str, str]] = [("status", record.status)]
     if record.reason:
         rows.append(("reason", record.reason))
     if record.status in _STATUS_HELP:
@@ -86,7 +87,9 @@ def outcome(record: Record, path: Path) -> Table:
             ("peak memory", f"{cost.peak_bytes / 2**20:.0f} MiB ({cost.peak_how})"),
             ("parameters", f"{cost.params_total:,} in total, {cost.params_mixer:,} in the mixers"),
         ]
-    title = f"{record.label} on {spec.task.name}, protocol {spec.protocol.name}@{spec.protocol.version}, seed {record.seed}"
+    title = (
+        f"{record.label} on {spec.task.name}, protocol {spec.protocol.name}@{spec.protocol.version}, seed {record.seed}"
+    )
     table = pairs([*rows, ("attention path", spec.mechanism.implementation), ("record", str(path))])
     table.title, table.title_justify = _plain(title), "left"
     return table

@@ -43,7 +43,9 @@ def divide(settings: Mapping[str, Any], parts: Mapping[str, Sequence[str]]) -> d
         if not owners:
             raise UnknownName("option", key, {k for keys in parts.values() for k in keys} | {f"{p}." for p in parts})
         if len(owners) > 1:
-            raise AttnbenchError(f"option {key!r} is ambiguous: write {' or '.join(f'{part}.{key}' for part in owners)}")
+            raise AttnbenchError(
+                f"option {key!r} is ambiguous: write {' or '.join(f'{part}.{key}' for part in owners)}"
+            )
         if name in divided[owners[0]]:
             raise AttnbenchError(f"option {owners[0]}.{name} is given twice")
         divided[owners[0]][name] = value

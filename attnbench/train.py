@@ -19,14 +19,15 @@ from accelerate.state import AcceleratorState
 from torch import Tensor
 
 from attnbench.checkpoint import Checkpoint
+from attnbench.columns import Split
 from attnbench.config import Budget, Numerics, Padding
 from attnbench.contracts import NO_TARGET, Loss, Regularizer
-from attnbench.data import Batch, Split, TaskData, collate, in_order
+from attnbench.data import Batch, TaskData, collate, in_order
 from attnbench.diagnosis import first_non_finite
 from attnbench.model import Model
 from attnbench.progress import Bar
 from attnbench.randomness import batch_indices, draw, initialise, key
-from attnbench.record import CurvePoint
+from attnbench.record import CurvePoint, Status
 
 Penalty = Callable[[Any, Tensor, Tensor], Loss]
 
@@ -69,16 +70,20 @@ class Predictions:
 
 
 class Stopped(Exception):
-    """The run ended before its last step; `status` is a record's status, or `interrupted`."""
+    """The run ended before its last step, with this status of a record."""
 
-    def __init__(self, status: str, reason: str):
+    def __init__(self, status: Status, reason: str):
         super().__init__(reason)
         self.status, self.reason = status, reason
 
 
+class Interrupted(Exception):
+    """A signal ended the run; the checkpoint says how far it came."""
+
+
 @dataclass
 class Trainer:
-    """The loop. State that a resumed run needs is in `model`, `optimizer` and the fields below; nothing is random state."""
+    """The loop. What a resumed run needs is in the model, the optimizer and the fields below; none is random state."""
 
     job: Job
     checkpoint: Checkpoint | None = None
@@ -192,7 +197,7 @@ class Trainer:
     def _check_limits(self) -> None:
         if self._stop_signal is not None and self.step < self.job.budget.steps:
             self._save()
-            raise Stopped("interrupted", f"stopped by {signal.Signals(self._stop_signal).name} after step {self.step}")
+            raise Interrupted(f"stopped by {signal.Signals(self._stop_signal).name} after step {self.step}")
         limit = self.job.max_seconds
         if limit is not None and self.seconds > limit and self.step < self.job.budget.steps:
             self._save()

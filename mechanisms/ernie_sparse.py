@@ -9,7 +9,8 @@ from attnbench.contracts import Cell
 
 MECHANISM = Cell(
     summary="ERNIE-Sparse: HST trained with SAR (an interpretation of the paper)",
-    paper="Liu et al. 2022, ERNIE-SPARSE: Learning Hierarchical Efficient Transformer Through Regularized Self-Attention",
+    paper="Liu et al. 2022, ERNIE-SPARSE: Learning Hierarchical Efficient Transformer "
+    "Through Regularized Self-Attention",
     mechanism="hst",
     regularizer="sar",
 )

@@ -15,7 +15,7 @@ from typing import Annotated, Literal
 import torch
 import torch.nn.functional as F
 from pydantic import Field, NonNegativeInt, PositiveInt
-from torch import Tensor, nn
+from torch import Tensor
 
 from attnbench.contracts import Layout, Mechanism, MixerShape, Tokens
 from attnbench.errors import AttnbenchError
@@ -62,8 +62,10 @@ class Options:
         if not self.reps_per_block:
             self._refuse(changed & _STAGE2, "reps_per_block=0 leaves out stage 2")
         if self.representatives == "pooled":
-            self._refuse(changed & {"reps_per_block", "merge", "stage2_input", "broadcast"},
-                         "representatives=pooled is the mean of a block after stage 1, added to its rows")
+            self._refuse(
+                changed & {"reps_per_block", "merge", "stage2_input", "broadcast"},
+                "representatives=pooled is the mean of a block after stage 1, added to its rows",
+            )
         if self.seed and not self.random_blocks:
             raise ValueError("seed only draws random blocks, and random_blocks=0")
 
@@ -136,7 +138,9 @@ class HST(QKVMixer):
         content = F.pad(clear(h1[:, first:], real), (0, 0, 0, spare)).unflatten(1, (blocks, b))
         mean_BKC = content.sum(2) / real_BKb1.sum(2).clamp(min=1)
         middle = (torch.arange(blocks, device=h1.device) * b + b // 2).clamp(max=n - 1)
-        h2 = self._stage2(mean_BKC, (middle - (0 if layout.moved else layout.shift)).clamp(min=0), real_BKb1.any(2)[..., 0])
+        h2 = self._stage2(
+            mean_BKC, (middle - (0 if layout.moved else layout.shift)).clamp(min=0), real_BKb1.any(2)[..., 0]
+        )
         added = h2.repeat_interleave(b, dim=1)[:, :n]
         return torch.cat([h1[:, :first], h1[:, first:] + added], dim=1)
 
@@ -153,7 +157,8 @@ class HST(QKVMixer):
 
 MECHANISM = Mechanism(
     summary="Hierarchical Sparse Transformer: block windows, then attention among block representatives",
-    paper="Liu et al. 2022, ERNIE-SPARSE: Learning Hierarchical Efficient Transformer Through Regularized Self-Attention",
+    paper="Liu et al. 2022, ERNIE-SPARSE: Learning Hierarchical Efficient Transformer "
+    "Through Regularized Self-Attention",
     build=lambda shape, options: HST(shape, options),
     options=Options,
     tokens=lambda options: Tokens(

@@ -1,4 +1,4 @@
-"""Token window: a token sees the `window` tokens before it and the `window` after it (Beltagy et al. 2020, section 3.1)."""
+"""Token window: a token sees `window` tokens before it and as many after it (Beltagy et al. 2020, section 3.1)."""
 
 from __future__ import annotations
 

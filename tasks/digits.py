@@ -27,12 +27,14 @@ def prepare(options: object, preparation: Preparation) -> datasets.DatasetDict:
     pixels, labels = found.data.astype(np.uint8), found.target
     where = np.array([split_of(index) for index in range(len(labels))])
     features = datasets.Features(tokens=datasets.List(datasets.Value("uint8")), label=datasets.Value("int64"))
-    return datasets.DatasetDict({
-        name: datasets.Dataset.from_dict(
-            {"tokens": pixels[where == name], "label": labels[where == name]}, features=features
-        )
-        for name in ("train", "validation", "test")
-    })
+    return datasets.DatasetDict(
+        {
+            name: datasets.Dataset.from_dict(
+                {"tokens": pixels[where == name], "label": labels[where == name]}, features=features
+            )
+            for name in ("train", "validation", "test")
+        }
+    )
 
 
 TASK = Task(

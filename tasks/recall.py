@@ -20,12 +20,13 @@ from attnbench.contracts import NO_TARGET, Controls, Preparation, Source, TagTok
 @dataclass(frozen=True, kw_only=True)
 class Options:
     """length: tokens of an example. pairs: how many; keys, values: of how many kinds. distance: fillers between the
-    last possible pair and the first query. train, validation, test: examples. data_seed: of the whole set."""
+    last possible pair and the first query. train, validation, test: examples. data_seed: of the whole set.
+    """
 
     length: PositiveInt = 64
-    pairs: PositiveInt = 4
-    keys: PositiveInt = 8
-    values: PositiveInt = 8
+    pairs: PositiveInt = 2
+    keys: PositiveInt = 4
+    values: PositiveInt = 4
     distance: NonNegativeInt = 28
     fillers: PositiveInt = 8
     train: PositiveInt = 20_000
@@ -35,11 +36,13 @@ class Options:
 
     def __post_init__(self) -> None:
         if self.pairs > self.keys:
-            raise ValueError(f"keys of an example differ, so pairs={self.pairs} needs at least as many keys, not {self.keys}")
+            raise ValueError(
+                f"keys of an example differ, so pairs={self.pairs} needs at least as many keys, not {self.keys}"
+            )
         if self.room < self.pairs:
             raise ValueError(
-                f"length={self.length} leaves {self.room} places for {self.pairs} pairs behind distance={self.distance} "
-                f"and {self.pairs} queries"
+                f"length={self.length} leaves {self.room} places for {self.pairs} pairs "
+                f"next to distance={self.distance} and {self.pairs} queries"
             )
 
     @property

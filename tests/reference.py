@@ -69,6 +69,11 @@ class Grid:
         rows += [(CONTENT, position // self.block_size, position) for position in range(self.length)]
         return rows
 
+    def places(self) -> list[int]:
+        """Position of every row: a global stands at 0, a representative in the middle of its block."""
+        middle = self.block_size // 2
+        return [max(position, 0) if kind != REP else block * self.block_size + middle for kind, block, position in self.rows()]
+
     @property
     def specials(self) -> int:
         return self.globals + self.reps_per_block * self.blocks
@@ -217,7 +222,7 @@ def hst(
     structure = torch.from_numpy(visible(parts, grid, len(first_heads), options.broadcast))
     real = torch.from_numpy(real_rows(grid, real_BN))
     q, k, v = project(weights, "mixer.", x, heads)
-    places = [0] * grid.globals + [row_place(grid, row) for row in range(grid.globals, len(grid.rows()))]
+    places = grid.places()
     if rotary:
         q, k = rotated(q, places), rotated(k, places)
     h1 = join(weights, "mixer.", attend_heads(q, k, v, structure[None] & real[:, None, None, :], first_heads))
@@ -252,12 +257,6 @@ def hst(
     h2 = stage2(torch.stack(means, dim=1), torch.stack(any_real, dim=1), middles)
     content = [h1[:, grid.globals + p] + h2[:, p // grid.block_size] for p in range(grid.length)]
     return torch.cat([h1[:, : grid.globals], torch.stack(content, dim=1)], dim=1)
-
-
-def row_place(grid: Grid, row: int) -> int:
-    """Position of a row that is no global: its own, or the middle of the block it stands for."""
-    kind, block, position = grid.rows()[row]
-    return position if kind == CONTENT else block * grid.block_size + grid.block_size // 2
 
 
 def mixer(

@@ -64,12 +64,17 @@ def loaded_by(statement: str, cwd: Path) -> set[str]:
     return set(done.stderr.splitlines()[-1].split())
 
 
-def plugin_files(kind: str) -> list[Path]:
-    return sorted(PLUGIN_FOLDERS[kind].rglob("*.py"))
+def plugins(kind: str) -> dict[str, Path]:
+    """File of every built-in plugin by name, as the registry finds them: NAME.py or NAME/__init__.py."""
+    folder = PLUGIN_FOLDERS[kind]
+    files = {p.stem: p for p in sorted(folder.glob("[!_]*.py"))}
+    return files | {p.parent.name: p for p in sorted(folder.glob("[!_]*/__init__.py"))}
 
 
 ALL_PLUGIN_FILES = [
-    pytest.param(kind, path, id=str(path.relative_to(ROOT))) for kind in PLUGIN_FOLDERS for path in plugin_files(kind)
+    pytest.param(kind, path, id=str(path.relative_to(ROOT)))
+    for kind, folder in PLUGIN_FOLDERS.items()
+    for path in sorted(folder.rglob("*.py"))
 ]
 
 
@@ -80,6 +85,10 @@ def imports(nodes: Iterator[ast.AST] | list[ast.stmt]) -> Iterator[tuple[int, st
             yield from ((0, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             yield from ((node.level, ".".join(filter(None, (node.module, alias.name)))) for alias in node.names)
+
+
+def all_imports(path: Path) -> list[tuple[int, str]]:
+    return list(imports(ast.walk(ast.parse(path.read_text("utf-8")))))
 
 
 def is_within(name: str, allowed: set[str]) -> bool:
@@ -110,9 +119,7 @@ def test_import_prints_and_writes_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", PLUGIN_FOLDERS)
 def test_importing_all_plugins_prints_and_writes_nothing(kind: str, tmp_path: Path) -> None:
-    names = [p.stem for p in PLUGIN_FOLDERS[kind].glob("[!_]*.py")]
-    assert names
-    done = fresh("import " + ", ".join(f"attnbench.{kind}.{name}" for name in names), tmp_path)
+    done = fresh("import " + ", ".join(f"attnbench.{kind}.{name}" for name in plugins(kind)), tmp_path)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert list(tmp_path.iterdir()) == []
 
@@ -127,8 +134,7 @@ def test_no_folder_of_the_checkout_is_a_top_level_package(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize(("kind", "path"), ALL_PLUGIN_FILES)
 def test_plugins_import_only_what_they_may(kind: str, path: Path) -> None:
-    tree = ast.parse(path.read_text("utf-8"))
-    found = list(imports(ast.walk(tree)))
+    found = all_imports(path)
     strange = {
         name
         for level, name in found
@@ -143,16 +149,16 @@ def test_plugins_import_only_what_they_may(kind: str, path: Path) -> None:
     assert all(level <= 1 for level, _ in found), "a plugin looks no higher than its own folder"
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "tasks").glob("[!_]*.py")), ids=lambda p: p.name)
+@pytest.mark.parametrize("path", plugins("tasks").values(), ids=lambda p: p.stem)
 def test_tasks_load_their_libraries_late(path: Path) -> None:
     at_once = {name for _, name in imports(ast.parse(path.read_text("utf-8")).body)}
     assert {name for name in at_once if is_within(name, LAZY_IN_TASKS)} == set()
 
 
 def test_nothing_imports_the_command_line() -> None:
-    """Not even a test helper: `__main__` alone does."""
+    """`__main__` alone does, for `python -m attnbench`."""
     for path in sorted((ROOT / "attnbench").rglob("*.py")):
-        found = {name for _, name in imports(ast.walk(ast.parse(path.read_text("utf-8"))))}
+        found = {name for _, name in all_imports(path)}
         assert path.name == "__main__.py" or not any(is_within(name, {"attnbench.cli"}) for name in found), path
 
 
@@ -162,7 +168,7 @@ def engine_files() -> list[Path]:
 
 @pytest.mark.parametrize("path", engine_files(), ids=lambda p: str(p.relative_to(ROOT)))
 def test_engine_names_no_plugin(path: Path) -> None:
-    names = {p.stem for folder in PLUGIN_FOLDERS.values() for p in folder.glob("[!_]*.py")}
+    names = {name for kind in PLUGIN_FOLDERS for name in plugins(kind)}
     allowed = {word for word, where in OTHER_MEANINGS.items() if path.is_relative_to(ROOT / where)}
     tree = ast.parse(path.read_text("utf-8"))
     strings = {
@@ -172,4 +178,4 @@ def test_engine_names_no_plugin(path: Path) -> None:
     }
     assert [f"line {line}: {word!r}" for word, line in sorted(strings) if word in names - allowed] == []
     prefixes = {f"attnbench.{kind}" for kind in PLUGIN_FOLDERS}
-    assert [name for _, name in imports(ast.walk(tree)) if is_within(name, prefixes)] == []
+    assert [name for _, name in all_imports(path) if is_within(name, prefixes)] == []

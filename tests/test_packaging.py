@@ -22,11 +22,12 @@ SETUPTOOLS = PYPROJECT["tool"]["setuptools"]
 
 def installed_path(path: Path) -> str:
     """Where a file of the checkout lies once installed: mechanisms/ and tasks/ move below attnbench/."""
-    relative = path.relative_to(ROOT).as_posix()
-    return relative if relative.startswith("attnbench/") else f"attnbench/{relative}"
+    relative = path.relative_to(ROOT)
+    return relative.as_posix() if relative.parts[0] == "attnbench" else f"attnbench/{relative.as_posix()}"
 
 
 def code_files() -> list[Path]:
+    """Every file of the three folders that become packages."""
     return [p for top in CODE for p in (ROOT / top).rglob("*") if p.is_file() and "__pycache__" not in p.parts]
 
 

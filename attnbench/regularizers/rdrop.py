@@ -23,7 +23,7 @@ class Options:
 
 
 def loss(options: Options) -> Callable[[Run, Tensor, Tensor], Loss]:
-    from attnbench.regularizers._divergence import two_passes
+    from ._divergence import two_passes
 
     def compute(run: Run, first: Tensor, labels: Tensor) -> Loss:
         second = run()

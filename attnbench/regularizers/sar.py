@@ -46,7 +46,7 @@ class Options:
 
 
 def loss(options: Options) -> Callable[[Run, Tensor, Tensor], Loss]:
-    from attnbench.regularizers._divergence import two_passes
+    from ._divergence import two_passes
 
     def compute(run: Run, first: Tensor, labels: Tensor) -> Loss:
         shift = run.draw("shift", *options.shift)
@@ -66,7 +66,8 @@ def loss(options: Options) -> Callable[[Run, Tensor, Tensor], Loss]:
 
 REGULARIZER = Regularizer(
     summary="SAR: predictions must agree when the input moves against the block grid",
-    paper="Liu et al. 2022, ERNIE-SPARSE: Learning Hierarchical Efficient Transformer Through Regularized Self-Attention",
+    paper="Liu et al. 2022, ERNIE-SPARSE: Learning Hierarchical Efficient Transformer "
+    "Through Regularized Self-Attention",
     loss=loss,
     options=Options,
     passes=2,

@@ -22,7 +22,15 @@ from attnbench.errors import UnknownName
 from attnbench.sparse.dense import dense
 from attnbench.sparse.gather import gather
 from attnbench.sparse.pattern import Pattern, end_blocks
-from attnbench.sparse.topology import BlockWindow, RandomBlocks, TokenWindow, Topology, Union, visible, window_and_random
+from attnbench.sparse.topology import (
+    BlockWindow,
+    RandomBlocks,
+    TokenWindow,
+    Topology,
+    Union,
+    visible,
+    window_and_random,
+)
 
 Path = Callable[[Tensor, Tensor, Tensor, Pattern, Tensor | None, Layout], Tensor]
 

@@ -49,10 +49,12 @@ def _grid(pattern: Pattern, layout: Layout) -> Tensor:
     topology, s = pattern.topology, layout.specials - layout.globals
     content = visible(topology, layout.length)
     heads, n = content.shape[0], layout.length
-    block = torch.cat([
-        torch.arange(layout.blocks).repeat_interleave(layout.reps_per_block),
-        torch.arange(n) // topology.block_size,
-    ])
+    block = torch.cat(
+        [
+            torch.arange(layout.blocks).repeat_interleave(layout.reps_per_block),
+            torch.arange(n) // topology.block_size,
+        ]
+    )
     blocks = -(-n // topology.block_size)
     seen = topology.block_map(blocks)[:, block[:, None], block[None, :]].expand(heads, -1, -1).clone()
     seen[:, s:, s:] = content

@@ -84,7 +84,7 @@ def _grid(x: Tensor, layout: Layout, block_size: int) -> Tensor:
     """(B, H, rows, D) -> (B, H, K, W, D): global rows dropped, content padded to whole blocks."""
     blocks = -(-layout.length // block_size)
     content = F.pad(x[:, :, layout.specials :], (0, 0, 0, blocks * block_size - layout.length))
-    grid = content.unflatten(2, (blocks, block_size))
+    grid: Tensor = content.unflatten(2, (blocks, block_size))
     if not layout.reps_per_block:
         return grid
     reps = x[:, :, layout.globals : layout.specials].unflatten(2, (blocks, layout.reps_per_block))
@@ -153,7 +153,7 @@ def _seen_in_grid(pattern: Pattern, mask: Tensor | None, layout: Layout, positio
         in_strip = in_strip.scatter(1, positions.where(valid, n), True)[:, :n]
         content = content & ~in_strip
     blocks = -(-n // b)
-    grid = F.pad(content, (0, blocks * b - n)).unflatten(1, (blocks, b))
+    grid: Tensor = F.pad(content, (0, blocks * b - n)).unflatten(1, (blocks, b))
     if not layout.reps_per_block:
         return grid
     real = torch.ones(1, layout.reps, dtype=torch.bool, device=device)

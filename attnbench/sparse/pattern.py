@@ -24,7 +24,9 @@ class Pattern:
     broadcast: bool = False
     content_globals: ContentGlobals | None = None
 
-    def globals_of(self, layout: Layout, mask: Tensor | None, batch: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    def globals_of(
+        self, layout: Layout, mask: Tensor | None, batch: int, device: torch.device
+    ) -> tuple[Tensor, Tensor]:
         """Positions (B, G) and validity (B, G) of the global content rows; G = 0 when there are none."""
         if self.content_globals is None:
             none = torch.zeros(batch, 0, dtype=torch.int64, device=device)

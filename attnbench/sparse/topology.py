@@ -44,7 +44,9 @@ class BlockWindow(Topology):
 
     def __post_init__(self) -> None:
         if self.window < 1 or self.window % 2 == 0:
-            raise ValueError(f"a window of blocks is odd (1 = the own block, 3 = one neighbour a side), got {self.window}")
+            raise ValueError(
+                f"a window of blocks is odd (1 = the own block, 3 = one neighbour a side), got {self.window}"
+            )
 
     def block_map(self, blocks: int) -> Tensor:
         i = torch.arange(blocks)
@@ -99,7 +101,8 @@ class RandomBlocks(Topology):
 
     def _row(self, head: int, query: int, built: int) -> Tensor:
         others = np.array(
-            [b for b in range(built) if abs(b - query) > self.outside_window // 2 and b not in self.avoid], dtype=np.int64
+            [b for b in range(built) if abs(b - query) > self.outside_window // 2 and b not in self.avoid],
+            dtype=np.int64,
         )
         generator = np.random.Generator(np.random.PCG64(key(self.seed, "random blocks", self.layer, head, query)))
         return torch.from_numpy(generator.permutation(others)[: self.count])
@@ -132,9 +135,9 @@ class Union(Topology):
         q_block, k_block = q // self.block_size, k // self.block_size
         blocks = int(max(q_block.max(), k_block.max())) + 1
         pairs = [part.block_map(blocks).to(q.device)[:, q_block, k_block] for part in self.parts]
-        return torch.stack([
-            *torch.broadcast_tensors(*(p if r is None else p & r for p, r in zip(pairs, rules, strict=True)))
-        ]).any(0)
+        return torch.stack(
+            [*torch.broadcast_tensors(*(p if r is None else p & r for p, r in zip(pairs, rules, strict=True)))]
+        ).any(0)
 
 
 def window_and_random(window: BlockWindow, random: RandomBlocks) -> Topology:

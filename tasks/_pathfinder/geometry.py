@@ -74,11 +74,12 @@ class Parameters:
 
     def __post_init__(self) -> None:
         whole = self.dash_thickness * self.antialias
+        least = min(self.padding, self.dash_length, self.antialias)
         problems = {
             "contour_length must be at least 2": self.contour_length < 2,
             "distractors and distractor_length must not be negative": min(self.distractors, self.distractor_length) < 0,
             "distractors need a distractor_length of at least 1": self.distractors > 0 and self.distractor_length < 1,
-            "padding, dash_length and antialias must be at least 1": min(self.padding, self.dash_length, self.antialias) < 1,
+            "padding, dash_length and antialias must be at least 1": least < 1,
             "dash_thickness times antialias must be a positive whole number": whole <= 0 or whole != int(whole),
             "margins must hold at least one value, each at least 1": not self.margins or min(self.margins) < 1,
             "continuity and marker_radius must be positive": min(self.continuity, self.marker_radius) <= 0,
@@ -149,6 +150,7 @@ def offset_directions(offsets: Ints) -> Floats:
 
 def turn_weights(before: Floats, after: Floats, continuity: float) -> Ints:
     """(directions, candidates) weight of a turn: cos^2(min(continuity * turn, pi/2)) in units of 1 / WEIGHT_ONE."""
-    turn = np.abs(before[:, None] - after[None, :])
+    turn: Floats = np.abs(before[:, None] - after[None, :])
     turn = np.minimum(turn, 2 * math.pi - turn)
-    return np.rint(np.cos(np.minimum(turn * continuity, math.pi / 2)) ** 2 * WEIGHT_ONE).astype(np.int64)
+    weights: Ints = np.rint(np.cos(np.minimum(turn * continuity, math.pi / 2)) ** 2 * WEIGHT_ONE).astype(np.int64)
+    return weights

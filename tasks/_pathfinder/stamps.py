@@ -55,7 +55,8 @@ class Tables(NamedTuple):
     """(candidates, 2) candidates for the next tip, relative to the pivot"""
     ahead_start: Ints
     ahead: Ints
-    """(rows, 3) by last direction: candidate, its weight, its place relative to the pivot; zero weights left out"""
+    """(rows, 4) by last direction: candidate, its weight, its place relative to the pivot, the sum of the weights so
+    far; zero weights left out"""
     dash_start: Ints
     dash_pixels: Ints
     """(rows, 3) dy, dx and level of a dash"""
@@ -194,7 +195,8 @@ def _values(parameters: Parameters) -> Floats:
 def _crossing() -> Ints:
     """`Tables.crossing`: occupancy + mask of at least 1.8, both being 32-bit values of level / 255."""
     value = (np.arange(256) / 255).astype(np.float32).astype(np.float64)
-    return np.sum(value[:, None] + value[None, :] < 1.8, axis=1).astype(np.int64)
+    least: Ints = np.sum(value[:, None] + value[None, :] < 1.8, axis=1).astype(np.int64)
+    return least
 
 
 def _steps(parameters: Parameters, margin: int, seeds: Floats, ahead: Floats) -> Floats:
@@ -212,7 +214,8 @@ def _steps(parameters: Parameters, margin: int, seeds: Floats, ahead: Floats) ->
 def _ahead(weights: Ints, places: Ints) -> tuple[Ints, Ints]:
     """(directions, candidates) weights, (candidates,) relative places -> `Tables.ahead_start` and `Tables.ahead`."""
     direction, candidate = np.nonzero(weights)
-    rows = np.stack([candidate, weights[direction, candidate], places[candidate]], axis=1)
+    sums = np.cumsum(weights, axis=1)[direction, candidate]
+    rows = np.stack([candidate, weights[direction, candidate], places[candidate], sums], axis=1)
     return np.concatenate([[0], np.cumsum((weights > 0).sum(axis=1))]).astype(np.int64), rows.astype(np.int64)
 
 

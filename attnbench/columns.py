@@ -1,0 +1,66 @@
+"""Columns of a prepared set as numpy views over memory-mapped Arrow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import datasets
+import numpy as np
+import pyarrow as pa
+
+from attnbench.contracts import NO_TARGET, Head
+
+
+class Ragged:
+    """Rows of differing length over memory-mapped Arrow chunks; `ragged[i]` is a numpy view."""
+
+    def __init__(self, column: pa.ChunkedArray):
+        self._values, self._offsets = [], []
+        for chunk in column.chunks:
+            self._offsets.append(chunk.offsets.to_numpy())
+            self._values.append(chunk.values.to_numpy())
+        self._ends = np.cumsum([len(offsets) - 1 for offsets in self._offsets])
+
+    def __len__(self) -> int:
+        return int(self._ends[-1]) if len(self._ends) else 0
+
+    def __getitem__(self, index: int) -> np.ndarray:
+        chunk = int(np.searchsorted(self._ends, index, side="right"))
+        row = index - (int(self._ends[chunk - 1]) if chunk else 0)
+        offsets = self._offsets[chunk]
+        view: np.ndarray = self._values[chunk][offsets[row] : offsets[row + 1]]
+        return view
+
+    def lengths(self) -> np.ndarray:
+        return np.concatenate([np.diff(offsets) for offsets in self._offsets]) if len(self) else np.empty(0, np.int64)
+
+    def __iter__(self) -> Iterator[np.ndarray]:
+        return (self[index] for index in range(len(self)))
+
+
+@dataclass(frozen=True)
+class Split:
+    """One split: documents by name, and targets, one number or one row of numbers an example."""
+
+    documents: list[Ragged]
+    targets: np.ndarray | Ragged
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+    def labels(self) -> list[np.ndarray]:
+        """The targets of each example that ask for a prediction, (predictions,) int64 each."""
+        rows = (np.atleast_1d(row).astype(np.int64) for row in self.targets)
+        return [row[row != NO_TARGET] for row in rows]
+
+
+def read_split(folder: Path, head: Head) -> Split:
+    """The split saved in this folder."""
+    table = datasets.load_from_disk(str(folder)).data.table
+    targets = table.column(head.target)
+    return Split(
+        documents=[Ragged(table.column(column)) for column in head.documents],
+        targets=Ragged(targets) if pa.types.is_list(targets.type) else targets.to_numpy(),
+    )
