@@ -1,4 +1,6 @@
 VENV ?= .venv
+# Where the demo puts its records; `results/` itself holds those of the repository.
+RESULTS ?= results/demo
 # Extra words for the `pip install` of torch alone, such as the index of its CPU builds.
 TORCH_FLAGS ?=
 
@@ -29,9 +31,9 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@touch $@
 
 demo: venv  ## Pathfinder with ERNIE-Sparse, then three mechanisms compared on recall
-	$(ATTNBENCH) run --mechanism ernie_sparse --task pathfinder
-	for m in dense local ernie_sparse; do $(ATTNBENCH) run --mechanism $$m --task recall || exit 1; done
-	$(ATTNBENCH) report
+	$(ATTNBENCH) run --mechanism ernie_sparse --task pathfinder --results $(RESULTS)
+	for m in dense local ernie_sparse; do $(ATTNBENCH) run --mechanism $$m --task recall --results $(RESULTS) || exit 1; done
+	$(ATTNBENCH) report --results $(RESULTS)
 
 test: venv  ## The tests, without those marked slow, gpu or slurm
 	$(BIN)/pytest -m "not slow and not gpu and not slurm" --benchmark-disable

@@ -96,7 +96,8 @@ def make(
     task_plugin = registry.load("tasks", task)
     regularizer_plugins = [registry.load("regularizers", name) for name in regularizer_names]
     rules = protocols.load(protocol)
-    divided = divide(settings or {}, _parts(base, task_plugin, regularizer_plugins))
+    aliases = {base.name: "mechanism", task_plugin.name: "task"}
+    divided = divide(settings or {}, _parts(base, task_plugin, regularizer_plugins), aliases)
     task_rules = rules.rules(task_plugin.name)
     mechanism_fields = field_names(base.object.options)
     shared = {key: value for key, value in task_rules.attention.items() if key in mechanism_fields}

@@ -21,10 +21,12 @@ def parse_pairs(pairs: Iterable[str]) -> dict[str, str]:
     return found
 
 
-def divide(settings: Mapping[str, Any], parts: Mapping[str, Sequence[str]]) -> dict[str, dict[str, Any]]:
+def divide(
+    settings: Mapping[str, Any], parts: Mapping[str, Sequence[str]], aliases: Mapping[str, str] | None = None
+) -> dict[str, dict[str, Any]]:
     """Sorts settings into named parts, given the keys each part knows.
 
-    `part.key` names the part; a bare `key` belongs to the only part that knows it. The key `preset` is known to parts
+    `part.key` names the part, which may go by an alias; a bare `key` belongs to the only part that knows it. The key `preset` is known to parts
     that list it.
 
     Raises:
@@ -34,6 +36,7 @@ def divide(settings: Mapping[str, Any], parts: Mapping[str, Sequence[str]]) -> d
     divided: dict[str, dict[str, Any]] = {part: {} for part in parts}
     for key, value in settings.items():
         prefix, dot, rest = key.partition(".")
+        prefix = (aliases or {}).get(prefix, prefix)
         if dot and prefix in parts:
             if rest not in parts[prefix]:
                 raise UnknownName(f"option of {prefix}", rest, parts[prefix])
