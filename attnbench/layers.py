@@ -16,14 +16,14 @@ NO_TOKENS = Tokens()
 
 def positions(layout: Layout, device: torch.device) -> Tensor:
     """Position of every row, (rows,) int64: content counts from 0 behind the shift (unless the positions move
-    with it), a representative takes the middle of its block, a global token stands at 0.
+    with it), a representative takes the middle of its whole block, a global token stands at 0.
     """
     memo_key = ("positions", device)
     if memo_key not in layout.memo:
         content = torch.arange(layout.length, device=device)
         blocks = torch.arange(layout.blocks, device=device).repeat_interleave(layout.reps_per_block)
         middle = blocks * layout.block_size + layout.block_size // 2
-        rows = torch.cat([middle.clamp(max=layout.length - 1), content]) - (0 if layout.moved else layout.shift)
+        rows = torch.cat([middle, content]) - (0 if layout.moved else layout.shift)
         layout.memo[memo_key] = torch.cat([rows.new_zeros(layout.globals), rows.clamp(min=0)])
     found: Tensor = layout.memo[memo_key]
     return found

@@ -115,6 +115,7 @@ class Encoder(nn.Module):
         )
         self.embedding = nn.Embedding(vocab, config.dim)
         self.positions = POSITIONS[config.positions](shape.length, config.dim)
+        self.last_position = shape.length - 1
         self.specials = SpecialTokens(config.dim, tokens)
         self.drop = Dropout(config.dropout, "embedding", self.stream)
         self.layers = nn.ModuleList(
@@ -149,7 +150,8 @@ class Encoder(nn.Module):
             mask_BN = torch.ones_like(tokens_BN, dtype=torch.bool) if mask_BN is None else mask_BN
             tokens_BN, mask_BN = F.pad(tokens_BN, (shift, 0)), F.pad(mask_BN, (shift, 0))
         x, mask, layout = self.specials.insert(self.embedding(tokens_BN), mask_BN, shift, move_positions)
-        placed = self.positions(positions(layout, x.device)[layout.globals :])
+        where = positions(layout, x.device)[layout.globals :].clamp(max=self.last_position)
+        placed = self.positions(where)
         x = clear(x + F.pad(placed, (0, 0, layout.globals, 0)), mask)
         self.stream.specials, self.stream.shift = layout.specials, shift
         x = self.drop(x)

@@ -46,7 +46,7 @@ class Options:
     seed: int = 0
     reps_per_block: NonNegativeInt = 1
     representatives: Literal["inserted", "pooled"] = "inserted"
-    merge: Literal["replace", "add"] = "add"
+    merge: Literal["replace", "add"] = "replace"
     stage2_input: Literal["sequential", "parallel"] = "sequential"
     stage2_norm: bool = True
     share_projections: bool = True
@@ -137,7 +137,7 @@ class HST(QKVMixer):
         real_BKb1 = F.pad(real, (0, spare)).unflatten(1, (blocks, b))[..., None]
         content = F.pad(clear(h1[:, first:], real), (0, 0, 0, spare)).unflatten(1, (blocks, b))
         mean_BKC = content.sum(2) / real_BKb1.sum(2).clamp(min=1)
-        middle = (torch.arange(blocks, device=h1.device) * b + b // 2).clamp(max=n - 1)
+        middle = torch.arange(blocks, device=h1.device) * b + b // 2
         h2 = self._stage2(
             mean_BKC, (middle - (0 if layout.moved else layout.shift)).clamp(min=0), real_BKb1.any(2)[..., 0]
         )
@@ -167,7 +167,7 @@ MECHANISM = Mechanism(
         block_size=options.block_size,
     ),
     presets={
-        "literal": {"window_blocks": 1, "merge": "replace", "stage2_norm": False},
+        "literal": {"window_blocks": 1, "stage2_norm": False},
         "ours": {},
     },
 )

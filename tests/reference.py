@@ -72,7 +72,10 @@ class Grid:
     def places(self) -> list[int]:
         """Position of every row: a global stands at 0, a representative in the middle of its block."""
         middle = self.block_size // 2
-        return [max(position, 0) if kind != REP else block * self.block_size + middle for kind, block, position in self.rows()]
+        return [
+            max(position, 0) if kind != REP else block * self.block_size + middle
+            for kind, block, position in self.rows()
+        ]
 
     @property
     def specials(self) -> int:
@@ -119,7 +122,7 @@ def _token_pairs(parts: Sequence[Part], length: int, block_size: int, heads: int
 
 
 def with_content_globals(seen: np.ndarray, grid: Grid, real_BN: np.ndarray) -> np.ndarray:
-    """(B, H, R, R): the real tokens of the first and of the last real block of each example see all and are seen by all."""
+    """(B, H, R, R): real tokens of an example's first and last real block see all and are seen by all."""
     found = np.repeat(seen[None], len(real_BN), axis=0)
     for example, real in enumerate(real_BN):
         positions = np.flatnonzero(real)
@@ -161,7 +164,9 @@ def leaves(module: torch.nn.Module) -> dict[str, Tensor]:
 def project(weights: Mapping[str, Tensor], prefix: str, x_BRC: Tensor, heads: int) -> list[Tensor]:
     """Queries, keys, values (B, H, R, D): three weight matrices on top of each other, head after head inside."""
     made = []
-    for weight, bias in zip(weights[f"{prefix}qkv.weight"].chunk(3), weights[f"{prefix}qkv.bias"].chunk(3), strict=True):
+    for weight, bias in zip(
+        weights[f"{prefix}qkv.weight"].chunk(3), weights[f"{prefix}qkv.bias"].chunk(3), strict=True
+    ):
         rows = x_BRC @ weight.T + bias
         made.append(torch.stack(rows.chunk(heads, dim=-1), dim=1))
     return made
@@ -207,7 +212,7 @@ def hst(
     random: Drawn | None = None,
     rotary: bool = False,
 ) -> Tensor:
-    """Both stages of HST, all rows (B, R, C). `weights` as named in a standalone mixer; `options` is read as plain data."""
+    """Both stages of HST, all rows (B, R, C). `weights` as named in a standalone mixer; `options` is plain data."""
     grid = hst_grid(options, x_BNC.shape[1])
     batch = len(x_BNC)
     x_BNC = torch.where(torch.from_numpy(real_BN)[..., None], x_BNC, 0.0)
@@ -260,14 +265,21 @@ def hst(
 
 
 def mixer(
-    weights: Mapping[str, Tensor], x_BNC: Tensor, real_BN: np.ndarray, heads: int, seen_BHRR: np.ndarray, globals: int = 0
+    weights: Mapping[str, Tensor],
+    x_BNC: Tensor,
+    real_BN: np.ndarray,
+    heads: int,
+    seen_BHRR: np.ndarray,
+    globals: int = 0,
 ) -> Tensor:
     """One-stage attention over the given pairs among real rows, all rows (B, R, C)."""
     x_BNC = torch.where(torch.from_numpy(real_BN)[..., None], x_BNC, 0.0)
     x = torch.cat([weights["specials.global_rows"].expand(len(x_BNC), -1, -1), x_BNC], dim=1)
     real = np.concatenate([np.ones((len(real_BN), globals), dtype=bool), real_BN], axis=1)
     q, k, v = project(weights, "mixer.", x, heads)
-    seen = torch.from_numpy(np.broadcast_to(seen_BHRR & real[:, None, None, :], (len(x), heads, *seen_BHRR.shape[-2:])).copy())
+    seen = torch.from_numpy(
+        np.broadcast_to(seen_BHRR & real[:, None, None, :], (len(x), heads, *seen_BHRR.shape[-2:])).copy()
+    )
     return join(weights, "mixer.", attend_heads(q, k, v, seen, range(heads)))
 
 

@@ -79,7 +79,7 @@ def _below(state: Words, bound: Whole) -> Whole:
 
 @compiled
 def _inside(side: Whole, y: Whole, x: Whole) -> bool:
-    return 0 <= y < side and 0 <= x < side
+    return bool(0 <= y < side and 0 <= x < side)
 
 
 @compiled
@@ -142,10 +142,10 @@ def _draw_candidate(
     least total, the others need no look. Else all are summed; the distribution is the same.
     """
     first, end = t.ahead_start[direction], t.ahead_start[direction + 1]
-    kept = np.int64(-1)
+    kept: Whole = np.int64(-1)
     for _ in range(_QUICK_DRAWS):
         drawn = _below(state, 255 * t.ahead[end - 1, 3])
-        row = first
+        row: Whole = first
         while t.ahead[row, 3] <= drawn // 255:
             row += 1
         freedom = _freedom(t, occupied, pivot + t.ahead[row, 2])

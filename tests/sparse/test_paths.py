@@ -1,4 +1,4 @@
-"""Every execution path equals the dense path and an independent reference; the random graph depends on its seed alone."""
+"""Every execution path equals the dense path and an independent reference; the random graph follows its seed alone."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Case:
     grid: Grid
     heads: int
     width: int
-    real_BR: np.ndarray
+    real_rows: np.ndarray
     use_mask: bool = True
 
     @property
@@ -43,20 +43,20 @@ class Case:
 
     @property
     def mask(self) -> Tensor | None:
-        return torch.from_numpy(self.real_BR) if self.use_mask else None
+        return torch.from_numpy(self.real_rows) if self.use_mask else None
 
     def seen(self) -> Tensor:
         """(B, H, R, R) by the reference."""
         seen = reference.visible(self.parts, self.grid, self.heads, self.pattern.broadcast)
         if self.pattern.content_globals is None:
-            seen = np.repeat(seen[None], len(self.real_BR), axis=0)
+            seen = np.repeat(seen[None], len(self.real_rows), axis=0)
         else:
-            seen = reference.with_content_globals(seen, self.grid, self.real_BR[:, self.grid.specials :])
-        return torch.from_numpy(seen & self.real_BR[:, None, None, :])
+            seen = reference.with_content_globals(seen, self.grid, self.real_rows[:, self.grid.specials :])
+        return torch.from_numpy(seen & self.real_rows[:, None, None, :])
 
 
 def inputs(case: Case, dtype: torch.dtype = torch.float64) -> list[Tensor]:
-    shape = (len(case.real_BR), case.heads, case.real_BR.shape[1], case.width)
+    shape = (len(case.real_rows), case.heads, case.real_rows.shape[1], case.width)
     generator = torch.Generator().manual_seed(11)
     return [torch.randn(shape, generator=generator, dtype=dtype).requires_grad_() for _ in range(4)]
 
@@ -64,7 +64,7 @@ def inputs(case: Case, dtype: torch.dtype = torch.float64) -> list[Tensor]:
 def check(case: Case) -> None:
     """All paths, forward and backward, against the reference; padded rows as queries are compared between paths too."""
     *qkv, weighting = inputs(case)
-    real = torch.from_numpy(case.real_BR)[:, None, :, None]
+    real = torch.from_numpy(case.real_rows)[:, None, :, None]
     found = {"reference": reference.softmax_attention(*qkv, case.seen())}
     found |= {name: run(*qkv, case.pattern, case.mask, case.layout) for name, (run, _) in PATHS.items()}
     grads = {name: torch.autograd.grad((y * weighting * real).sum(), qkv) for name, y in found.items()}
@@ -94,7 +94,9 @@ def cases(draw: st.DrawFn) -> Case:
         else:
             built = length + draw(st.integers(0, 9))
             topologies.append(
-                RandomBlocks(block_size, count=draw(st.integers(1, 3)), length=built, heads=heads, seed=draw(st.integers(0, 9)))
+                RandomBlocks(
+                    block_size, count=draw(st.integers(1, 3)), length=built, heads=heads, seed=draw(st.integers(0, 9))
+                )
             )
             parts.append(Drawn.of(topologies[-1].block_map(-(-length // block_size))))
     topology = topologies[0] if len(topologies) == 1 else Union(tuple(topologies))
