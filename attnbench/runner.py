@@ -79,8 +79,8 @@ def execute(plan: Plan, settings: Settings) -> tuple[Record, Path]:
     task: Task = plan.task.plugin.object
     try:
         check_runnable(plan)
-        prepared = data.load(plan.task.plugin, plan.task.options)
         model = _build(plan, task)
+        prepared = data.load(plan.task.plugin, plan.task.options)
     except Unsupported as refused:
         spec = _spec(plan, task, data.data_key(plan.task.plugin, plan.task.options), "none")
         return _store(plan, spec, settings, started, status="unsupported", reason=str(refused))

@@ -26,8 +26,8 @@ def divide(
 ) -> dict[str, dict[str, Any]]:
     """Sorts settings into named parts, given the keys each part knows.
 
-    `part.key` names the part, which may go by an alias; a bare `key` belongs to the only part that knows it. The key `preset` is known to parts
-    that list it.
+    `part.key` names the part, which may go by an alias; a bare `key` belongs to the only part that knows it. The key
+    `preset` is known to parts that list it.
 
     Raises:
         UnknownName: no part knows the key.

@@ -167,7 +167,7 @@ MECHANISM = Mechanism(
         block_size=options.block_size,
     ),
     presets={
-        "literal": {"window_blocks": 1, "stage2_norm": False},
+        "literal": {"window_blocks": 1, "merge": "replace", "stage2_norm": False},
         "ours": {},
     },
 )

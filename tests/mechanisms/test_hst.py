@@ -33,8 +33,8 @@ LENGTHS = (1, 2, 63, 64, 65, 127, 1000, 1025)
 VARIANTS: dict[str, dict[str, Any]] = {
     "default": {},
     "literal": {"preset": "literal"},
-    "replace": {"merge": "replace", "window_blocks": 5},
-    "parallel": {"stage2_input": "parallel", "stage2_norm": False, "global_tokens": 1},
+    "add": {"merge": "add", "window_blocks": 5},
+    "parallel": {"stage2_input": "parallel", "merge": "add", "stage2_norm": False, "global_tokens": 1},
     "pooled": {"representatives": "pooled", "global_tokens": 2},
     "rich": {"reps_per_block": 2, "global_tokens": 2, "random_blocks": 2, "seed": 3, "broadcast": True},
     "split": {"head_split": 0.5, "share_projections": False, "random_blocks": 1},
@@ -334,9 +334,9 @@ def test_two_layers_without_stage_2_show_two_windows_only(window_blocks: int, mo
 
 def test_parallel_stage_2_needs_a_third_layer() -> None:
     """Its representatives meet before they have seen a token."""
-    two, grid = reach(2, LENGTH, stage2_input="parallel")
+    two, grid = reach(2, LENGTH, stage2_input="parallel", merge="add")
     assert not two[grid.specials :, grid.specials :].all()
-    three, _ = reach(3, LENGTH, stage2_input="parallel")
+    three, _ = reach(3, LENGTH, stage2_input="parallel", merge="add")
     assert three[grid.specials :, grid.specials :].all()
 
 
@@ -422,18 +422,19 @@ def test_random_blocks_are_the_same_in_training_and_evaluation_and_when_built_ag
 # --- options
 
 
+CHANGED_MERGE = {"add": "replace", "replace": "add"}[HST.options().merge]
 REFUSED = [
     ({"stage2_input": "parallel", "merge": "replace"}, "never see a token"),
-    ({"reps_per_block": 0, "merge": "replace"}, "merge"),
-    ({"reps_per_block": 0, "stage2_input": "parallel"}, "stage2_input"),
+    ({"reps_per_block": 0, "merge": CHANGED_MERGE}, "merge"),
+    ({"reps_per_block": 0, "stage2_input": "parallel", "merge": "add"}, "stage2_input"),
     ({"reps_per_block": 0, "stage2_norm": False}, "stage2_norm"),
     ({"reps_per_block": 0, "share_projections": False}, "share_projections"),
     ({"reps_per_block": 0, "head_split": 0.5}, "head_split"),
     ({"reps_per_block": 0, "broadcast": True}, "broadcast"),
     ({"reps_per_block": 0, "representatives": "pooled"}, "representatives"),
     ({"representatives": "pooled", "reps_per_block": 2}, "reps_per_block"),
-    ({"representatives": "pooled", "merge": "replace"}, "merge"),
-    ({"representatives": "pooled", "stage2_input": "parallel"}, "stage2_input"),
+    ({"representatives": "pooled", "merge": CHANGED_MERGE}, "merge"),
+    ({"representatives": "pooled", "stage2_input": "parallel", "merge": "add"}, "stage2_input"),
     ({"representatives": "pooled", "broadcast": True}, "broadcast"),
     ({"seed": 3}, "random_blocks=0"),
     ({"window_blocks": 2}, "odd"),

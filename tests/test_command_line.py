@@ -1,0 +1,273 @@
+"""The command line as a user meets it: output, exit codes, one-line errors, plugins of their own."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import attnbench
+from attnbench import cli
+
+TINY = [
+    *("--set", "task.train=200", "--set", "task.validation=40", "--set", "task.test=60"),
+    *("--set", "task.length=16", "--set", "task.distance=2"),
+    *("--set", "model.dim=16", "--set", "model.layers=1", "--set", "budget.steps=3", "--set", "budget.batch=8"),
+]
+
+
+class Said:
+    """What one call printed, and how it ended."""
+
+    def __init__(self, code: int, out: str, err: str):
+        self.code, self.out, self.err = code, out, err
+
+
+@pytest.fixture
+def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path):  # noqa: ANN201
+    """Runs the console script in this process, in a folder of its own."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ATTNBENCH_RESULTS", str(tmp_path / "results"))
+
+    def run(*arguments: str) -> Said:
+        monkeypatch.setattr(sys, "argv", ["attnbench", *arguments])
+        capsys.readouterr()
+        try:
+            cli.main()
+            code = 0
+        except SystemExit as ended:
+            code = ended.code if isinstance(ended.code, int) else 0 if ended.code is None else 1
+        return Said(code, *capsys.readouterr())
+
+    return run
+
+
+@pytest.mark.parametrize("mechanism", attnbench.list_mechanisms())
+@pytest.mark.parametrize("task", ["recall", "digits"])
+def test_every_mechanism_runs_on_the_small_tasks(call, mechanism: str, task: str) -> None:  # noqa: ANN001
+    settings = TINY if task == "recall" else [word for word in TINY if not word.startswith("task.")]
+    settings = [w for i, w in enumerate(settings) if not (w == "--set" and (i + 1 == len(settings) or settings[i + 1] == "--set"))]
+    said = call("run", "-m", mechanism, "-t", task, "--json", *settings)
+    assert said.code == 0, said.err
+    record = json.loads(said.out)
+    assert record["label"] == mechanism and record["status"] in ("ok", "not_above_chance", "trivial")
+    low, high = record["quality"]["interval"]
+    assert low <= record["quality"]["test"] <= high
+    assert record["cost"]["params_total"] > record["cost"]["params_mixer"] > 0
+    assert record["command"].startswith("attnbench run -m " + mechanism)
+    assert Path(record["path"]).is_file() and Path(record["path"]).with_suffix(".predictions.npz").is_file()
+    assert "preparing" not in said.out
+
+
+def test_pathfinder_runs_from_an_empty_cache(call) -> None:  # noqa: ANN001
+    said = call(
+        "run", "-m", "ernie_sparse", "-t", "pathfinder", "--set", "examples=100", "--set", "budget.steps=2",
+        "--set", "budget.batch=4", "--set", "model.layers=1", "--set", "model.dim=16",
+    )  # fmt: skip
+    assert said.code == 0, said.err
+    for shown in ("status", "test accuracy", "95 % interval", "chance", "trivial: majority", "samples/s", "peak memory"):
+        assert shown in said.out
+    assert "in the mixers" in said.out and "results/runs/quick-" in said.out.replace("\n", "")
+
+
+BAD = [
+    (["run", "-m", "densse", "-t", "recall"], "did you mean dense"),
+    (["run", "-m", "dense", "-t", "recal"], "did you mean recall"),
+    (["run", "-m", "dense", "-t", "recall", "-r", "saar"], "unknown regularizer 'saar'; did you mean sar"),
+    (["run", "-m", "dense", "-t", "recall", "-r", "sar+sar"], "takes different ones"),
+    (["run", "-m", "ernie_sparse", "-t", "recall", "-r", "rdrop"], "use --mechanism hst --regularizer rdrop"),
+    (["run", "-m", "dense", "-t", "recall", "-p", "quik"], "did you mean quick"),
+    (["run", "-m", "dense", "-t", "recall", "-p", "no.toml"], "no.toml: no such file"),
+    (["run", "-m", "dense", "-t", "recall", "--set", "budget.stesp=1"], "did you mean steps"),
+    (["run", "-m", "dense", "-t", "recall", "--set", "budget.steps=0"], "steps: Input should be greater than 0"),
+    (["run", "-m", "dense", "-t", "recall", "--set", "budget.steps=many"], "found 'many'"),
+    (["run", "-m", "dense", "-t", "recall", "--set", "steps"], "takes key=value"),
+    (["run", "-m", "dense", "-t", "recall", "--set", "steps=1", "--set", "steps=2"], "given twice"),
+    (["run", "-m", "dense", "-t", "recall", "--set", "model.heads=3"], "heads=3 does not divide dim=64"),
+    (["run", "-m", "dense", "-t", "recall", "--set", "accumulate=3"], "does not divide batch=32"),
+    (["run", "-m", "hst", "-t", "recall", "--set", "window_blocks=2"], "a window of blocks is odd"),
+    (["run", "-m", "hst", "-t", "recall", "--set", "preset=ltieral"], "did you mean literal"),
+    (["run", "-m", "hst", "-t", "recall", "-r", "sar", "--set", "sar.shift=9..2"], "got 9..2"),
+    (["run", "-m", "hst", "-t", "recall", "-r", "sar", "--set", "sar.shift=9"], "shift goes beyond 8"),
+    (["run", "-m", "dense", "-t", "recall", "--seed", "-1"], "seed is a whole number from 0 on"),
+    (["run", "-m", "dense", "-t", "recall", "--max-time", "soon"], "90s, 10m or 2h"),
+    (["run", "-m", "dense", "-t", "recall", "--device", "tpu"], "auto, cpu or cuda"),
+    (["run", "-m", "./none.py", "-t", "recall"], "none.py: no such file"),
+    (["run", "-m", "no.module:Class", "-t", "recall"], "needs the package 'no'"),
+    (["run", "-m", "dense", "-t", "recall", "--set", "pairs=9"], "at least as many keys"),
+    (["show", "hstt"], "did you mean hst"),
+    (["new", "mechanism", "1x"], "cannot be a plugin's name"),
+    (["new", "mechansim", "x"], "did you mean mechanism"),
+    (["report", "--results", "nowhere"], "nowhere: no such folder"),
+    (["list", "runs", "--results", "nowhere"], "nowhere"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "said"), BAD, ids=lambda value: " ".join(value) if isinstance(value, list) else "")
+def test_a_bad_request_gets_one_line_and_exit_2(call, arguments: list[str], said: str) -> None:  # noqa: ANN001
+    found = call(*arguments)
+    assert found.code == 2
+    lines = found.err.strip().splitlines()
+    assert len(lines) == 1 and lines[0].startswith("error: ") and said in lines[0]
+    assert found.out == ""
+
+
+@pytest.mark.parametrize("arguments", [["rnu"], ["run", "--task", "recall"], ["list", "everything"], ["run", "--sed", "1"]])
+def test_wrong_words_are_named_with_exit_2(call, arguments: list[str]) -> None:  # noqa: ANN001
+    found = call(*arguments)
+    assert found.code == 2 and "Error" in found.err and "Traceback" not in found.err
+
+
+MINE = '''
+from torch import Tensor
+from attnbench import Mechanism
+from attnbench.layers import QKVMixer
+
+class Mixer(QKVMixer):
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+        scores = q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5
+        if mask is not None:
+            scores = scores.masked_fill(~mask[:, None, None, :], -1e30)
+        return scores.softmax(-1) @ v
+
+MECHANISM = Mechanism(
+    summary="Softmax attention by hand", paper="mine", build=lambda shape, options: Mixer(shape)
+)
+'''
+
+
+def test_a_mechanism_of_15_lines_outside_the_repository_runs_by_path(call, tmp_path: Path) -> None:  # noqa: ANN001
+    (tmp_path / "mine.py").write_text(MINE)
+    mine = json.loads(call("run", "-m", "./mine.py", "-t", "recall", "--json", *TINY).out)
+    dense = json.loads(call("run", "-m", "dense", "-t", "recall", "--json", *TINY).out)
+    assert mine["label"] == "mine" and "mine.py" in mine["code"]["origin"]["mechanism"]
+    for ours, theirs in zip(mine["curve"], dense["curve"], strict=True):
+        assert ours["validation_loss"] == pytest.approx(theirs["validation_loss"], rel=1e-3), "it is dense, by hand"
+
+
+def test_a_package_offers_a_mechanism_a_task_and_a_regularizer_by_entry_points(tmp_path: Path) -> None:
+    (tmp_path / "third_party.py").write_text(
+        MINE
+        + "from attnbench.regularizers.rdrop import REGULARIZER as REG\nfrom attnbench.tasks.recall import TASK as JOB\n"
+    )
+    info = tmp_path / "third_party-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: third-party\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(
+        "[attnbench.mechanisms]\nby_hand = third_party:MECHANISM\nlost = third_party:NOTHING\n"
+        "[attnbench.tasks]\nmy_recall = third_party:JOB\n[attnbench.regularizers]\nmine = third_party:REG\n"
+    )
+    run = [sys.executable, "-m", "attnbench"]
+    environment = {**__import__("os").environ, "PYTHONPATH": str(tmp_path)}
+
+    def start(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([*run, *arguments], capture_output=True, text=True, env=environment, cwd=tmp_path)
+
+    listed = {row["name"]: row["home"] for row in json.loads(start("list", "--json").stdout)}
+    assert listed["by_hand"] == "package" and listed["dense"] == "built-in"
+    done = start("run", "-m", "by_hand", "-t", "my_recall", "-r", "mine", "--json", *TINY)
+    assert done.returncode == 0, done.stderr
+    record = json.loads(done.stdout)
+    assert record["label"] == "by_hand+mine" and record["spec"]["task"]["name"] == "my_recall"
+    lost = start("run", "-m", "lost", "-t", "recall")
+    assert lost.returncode == 2 and lost.stderr.count("\n") == 1 and "third-party" in lost.stderr
+
+
+@pytest.mark.parametrize("kind", ["mechanism", "task"])
+def test_what_new_writes_runs_as_it_is(call, tmp_path: Path, kind: str) -> None:  # noqa: ANN001
+    made = call("new", kind, "fresh")
+    assert made.code == 0 and (tmp_path / "fresh.py").is_file()
+    chosen = ["-m", "./fresh.py", "-t", "digits"] if kind == "mechanism" else ["-m", "dense", "-t", "./fresh.py"]
+    assert call("run", *chosen, "--set", "budget.steps=2", "--set", "model.dim=16").code == 0
+    again = call("new", kind, "fresh")
+    assert again.code == 2 and "exists already" in again.err
+
+
+def test_a_cell_that_cannot_run_here_gives_a_record_and_exit_1(call, tmp_path: Path) -> None:  # noqa: ANN001
+    needs = MINE.replace('paper="mine",', 'paper="mine", requires=("no_such_package",),')
+    (tmp_path / "needs.py").write_text(needs)
+    said = call("run", "-m", "./needs.py", "-t", "recall", "--json", *TINY)
+    record = json.loads(said.out)
+    assert said.code == 1 and record["status"] == "unsupported" and "no_such_package" in record["reason"]
+
+
+def test_a_mechanism_that_ignores_masks_is_refused_where_masks_matter(call, tmp_path: Path) -> None:  # noqa: ANN001
+    (tmp_path / "blind.py").write_text(MINE.replace('paper="mine",', 'paper="mine", honours_masks=False,'))
+    said = call("run", "-m", "./blind.py", "-t", "recall", "-r", "sar", "--json", *TINY)
+    assert said.code == 1 and "ignores masks" in json.loads(said.out)["reason"]
+    assert call("run", "-m", "./blind.py", "-t", "recall", *TINY).code == 0
+
+
+def test_a_dry_run_prints_every_value_and_runs_nothing(call, tmp_path: Path) -> None:  # noqa: ANN001
+    said = call("run", "-m", "ernie_sparse", "-t", "recall", "--dry-run", "--json", "--set", "sar.alpha=0.5")
+    plan = json.loads(said.out)
+    assert plan["mechanism"]["name"] == "hst" and plan["mechanism"]["options"]["block_size"] == 8
+    assert plan["regularizer"][0]["options"]["alpha"] == 0.5 and plan["budget"]["steps"] == 900
+    assert plan["protocol"] == {"name": "quick", "version": 1, "changes": {}}
+    assert not (tmp_path / "results").exists()
+
+
+def test_the_report_shows_the_runs(call, tmp_path: Path) -> None:  # noqa: ANN001
+    for mechanism in ("dense", "local"):
+        assert call("run", "-m", mechanism, "-t", "recall", *TINY).code == 0
+    table = call("report").out
+    assert "| dense |" in table and "| local |" in table and "chance" in table
+    rows = list(csv.DictReader(io.StringIO(call("report", "--format", "csv").out)))
+    assert [row["label"] for row in rows] == ["dense", "local"] and rows[0]["task"] == "recall"
+    assert json.loads(call("report", "--json").out)["tables"][0]["columns"][0]["task"] == "recall"
+    assert len(json.loads(call("list", "runs", "--json").out)) == 2
+    written = call("report", "--to", str(tmp_path / "out")).out.strip()
+    assert Path(written).read_text("utf-8") == table
+
+
+@pytest.mark.parametrize("command", ["list", "show", "run", "new", "report"])
+def test_every_command_explains_itself_with_examples(call, command: str) -> None:  # noqa: ANN001
+    said = call(command, "--help")
+    assert said.code == 0 and "Examples" in said.out and f"attnbench {command}" in said.out
+
+
+@pytest.mark.parametrize("arguments", [["list"], ["list", "tasks"], ["list", "protocols"], ["--help"], ["run", "--help"]])
+def test_listing_and_help_load_no_torch(arguments: list[str]) -> None:
+    code = f"import sys; sys.argv[1:] = {arguments!r}\nfrom attnbench.cli import main\ntry: main()\nexcept SystemExit: pass\n"
+    code += "print('torch' in sys.modules, file=sys.stderr)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stderr.strip().splitlines()[-1] == "False"
+
+
+def test_show_tells_what_a_plugin_is(call) -> None:  # noqa: ANN001
+    hst = json.loads(call("show", "hst", "--json").out)
+    assert hst["options"]["reps_per_block"] == 1 and hst["presets"]["literal"]["merge"] == "replace"
+    recall = json.loads(call("show", "recall", "--json").out)
+    assert recall["head"] == "TagTokens(4)" and recall["source"]["licence"] == "generated"
+    assert json.loads(call("show", "ernie_sparse", "--json").out)["regularizer"] == "sar"
+    assert json.loads(call("show", "quick", "--json").out)["version"] == 1
+
+
+def test_two_homes_for_one_name_are_both_named(call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: ANN001
+    (tmp_path / "plugins" / "mechanisms").mkdir(parents=True)
+    (tmp_path / "plugins" / "mechanisms" / "dense.py").write_text(MINE)
+    monkeypatch.setenv("ATTNBENCH_PLUGINS", str(tmp_path / "plugins"))
+    said = call("run", "-m", "dense", "-t", "recall", *TINY)
+    assert said.code == 2 and "two homes" in said.err and "plugins/mechanisms/dense.py" in said.err
+    listed = {row["name"]: row["home"] for row in json.loads(call("list", "--json").out)}
+    assert listed["dense"] == "broken" and listed["local"] == "built-in"
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("MECHANISM = 3", "is a int, not a Mechanism or Cell"),
+        ("x = 1", "defines no MECHANISM"),
+        ("1/0", "ZeroDivisionError"),
+        ("def (", "SyntaxError"),
+    ],
+)
+def test_a_broken_file_is_one_line(call, tmp_path: Path, source: str, said: str) -> None:  # noqa: ANN001
+    (tmp_path / "broken.py").write_text(source)
+    found = call("run", "-m", "./broken.py", "-t", "recall")
+    assert found.code == 2 and said in found.err and found.err.count("\n") == 1
