@@ -18,8 +18,8 @@ from attnbench.errors import Unsupported
 from attnbench.layers import QKVMixer, clear, positions
 from attnbench.randomness import Dropout, Stream
 
-#: Rows kept free for a shifted pass when the mechanism has no block grid.
-DEFAULT_SHIFT_ROOM = 64
+#: The least number of rows kept free for a shifted pass.
+SHIFT_ROOM = 64
 
 
 class SpecialTokens(nn.Module):
@@ -74,11 +74,22 @@ class StandaloneMixer(nn.Module):
 
 def mixer_shape(mechanism: Mechanism, options: Any, *, dim: int, heads: int, length: int, **more: Any) -> MixerShape:
     """The shape to build for content of up to `length` rows, with room for a shifted pass behind it."""
+    MixerShape(dim=dim, heads=heads, length=length)  # refuses what cannot be, before the room is added
     tokens = mechanism.tokens(options)
-    room = tokens.block_size or DEFAULT_SHIFT_ROOM
     return MixerShape(
-        dim=dim, heads=heads, length=length + room, tokens=tokens, causal=mechanism.causal == "only", **more
+        dim=dim,
+        heads=heads,
+        length=length + shift_room(tokens),
+        tokens=tokens,
+        causal=mechanism.causal == "only",
+        **more,
     )
+
+
+def shift_room(tokens: Tokens) -> int:
+    """Content rows kept free behind the longest input, at least a block; equal for all mechanisms with blocks up to
+    SHIFT_ROOM, so that they share the table of positions."""
+    return max(tokens.block_size, SHIFT_ROOM)
 
 
 class EncoderLayer(nn.Module):
@@ -243,7 +254,7 @@ class Model(nn.Module):
         """documents: (tokens (B, N) int64, mask (B, N) bool or None) each; targets say where to predict."""
         encoded = [self.encoder(tokens, mask, shift, move_positions) for tokens, mask in documents]
         logits: Tensor = self.head(encoded, targets)
-        return logits.float()
+        return logits if logits.dtype == torch.float64 else logits.float()
 
 
 Encoded = tuple[Tensor, Tensor | None, Layout]

@@ -18,7 +18,7 @@ from attnbench import data, machine, statistics
 from attnbench.checkpoint import Checkpoint
 from attnbench.contracts import Mechanism, Task
 from attnbench.errors import AttnbenchError, Unsupported
-from attnbench.model import DEFAULT_SHIFT_ROOM, Model
+from attnbench.model import Model, shift_room
 from attnbench.plan import Plan, check_runnable, make, regularizer_of
 from attnbench.protocol import SECTIONS
 from attnbench.record import Cost, MechanismSpec, PluginSpec, Quality, Record, Spec, Status, TaskSpec
@@ -116,9 +116,9 @@ def _check_device(device: str, plan: Plan) -> None:
         raise AttnbenchError("--device cuda: PyTorch sees no CUDA device here; use --device cpu")
     for choice in plan.regularizers:
         mechanism: Mechanism = plan.mechanism.plugin.object
-        room = mechanism.tokens(plan.mechanism.options).block_size or DEFAULT_SHIFT_ROOM
+        room = shift_room(mechanism.tokens(plan.mechanism.options))
         if choice.plugin.object.max_shift(choice.options) > room:
-            raise AttnbenchError(f"{choice.plugin.name}: shift goes beyond {room}, the rows kept free (one block)")
+            raise AttnbenchError(f"{choice.plugin.name}: shift goes beyond {room}, the rows kept free for it")
 
 
 def _build(plan: Plan, task: Task) -> Model:

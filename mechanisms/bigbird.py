@@ -35,6 +35,8 @@ class Options:
         BlockWindow(self.block_size, self.window_blocks)
         if self.globals == "blocks" and self.global_tokens is not None:
             raise ValueError("global_tokens counts with globals=tokens only; with globals=blocks leave it out")
+        if self.seed and not self.random_blocks:
+            raise ValueError("seed only draws random blocks, and random_blocks=0")
 
     @property
     def extra_rows(self) -> int:

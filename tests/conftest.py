@@ -1,4 +1,7 @@
-"""What every test gets: private folders, two threads, hypothesis without surprises, and the data for tests."""
+"""What every test gets: private folders, one thread, hypothesis without surprises, and the data for tests.
+
+More threads cost time on tiny tensors.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ["ATTNBENCH_RESULTS"] = os.path.join(scratch.name, "results")
     os.environ["HF_HOME"] = os.path.join(scratch.name, "huggingface")
     os.environ.pop("ATTNBENCH_PLUGINS", None)
-    os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = "2"
+    os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = "1"
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

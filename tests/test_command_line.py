@@ -93,7 +93,7 @@ BAD = [
     (["run", "-m", "hst", "-t", "recall", "--set", "window_blocks=2"], "a window of blocks is odd"),
     (["run", "-m", "hst", "-t", "recall", "--set", "preset=ltieral"], "did you mean literal"),
     (["run", "-m", "hst", "-t", "recall", "-r", "sar", "--set", "sar.shift=9..2"], "got 9..2"),
-    (["run", "-m", "hst", "-t", "recall", "-r", "sar", "--set", "sar.shift=9"], "shift goes beyond 8"),
+    (["run", "-m", "hst", "-t", "recall", "-r", "sar", "--set", "sar.shift=65"], "shift goes beyond 64"),
     (["run", "-m", "dense", "-t", "recall", "--seed", "-1"], "seed is a whole number from 0 on"),
     (["run", "-m", "dense", "-t", "recall", "--max-time", "soon"], "90s, 10m or 2h"),
     (["run", "-m", "dense", "-t", "recall", "--device", "tpu"], "auto, cpu or cuda"),

@@ -10,7 +10,7 @@ from attnbench.contracts import Loss
 
 def divergence(p_logits: Tensor, q_logits: Tensor, symmetric: bool) -> Tensor:
     """KL(p || q), or the mean of both directions, averaged over predictions; logits (predictions, classes)."""
-    p, q = F.log_softmax(p_logits.float(), -1), F.log_softmax(q_logits.float(), -1)
+    p, q = F.log_softmax(p_logits, -1), F.log_softmax(q_logits, -1)
     forward = F.kl_div(q, p, reduction="batchmean", log_target=True)
     return (forward + F.kl_div(p, q, reduction="batchmean", log_target=True)) / 2 if symmetric else forward
 

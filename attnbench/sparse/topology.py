@@ -28,7 +28,8 @@ class Topology:
         raise NotImplementedError
 
     def element(self, q: Tensor, k: Tensor) -> Tensor | None:
-        """For content positions q and k that broadcast: may q see k, given their blocks do? None = always."""
+        """For content positions q and k, which broadcast and have the heads (1 or H) in front: may q see k, given that
+        their blocks do? None = always."""
         return None
 
     def __or__(self, other: Topology) -> Topology:
@@ -134,10 +135,10 @@ class Union(Topology):
             return None
         q_block, k_block = q // self.block_size, k // self.block_size
         blocks = int(max(q_block.max(), k_block.max())) + 1
-        pairs = [part.block_map(blocks).to(q.device)[:, q_block, k_block] for part in self.parts]
-        return torch.stack(
-            [*torch.broadcast_tensors(*(p if r is None else p & r for p, r in zip(pairs, rules, strict=True)))]
-        ).any(0)
+        maps = [part.block_map(blocks).to(q.device) for part in self.parts]
+        heads = torch.arange(max(m.shape[0] for m in maps), device=q.device).view(-1, *[1] * (q.ndim - 1))
+        shown = [m.expand(len(heads), -1, -1)[heads, q_block, k_block] for m in maps]
+        return torch.stack([p if r is None else p & r for p, r in zip(shown, rules, strict=True)]).any(0)
 
 
 def window_and_random(window: BlockWindow, random: RandomBlocks) -> Topology:
@@ -151,5 +152,5 @@ def visible(topology: Topology, length: int) -> Tensor:
     blocks = -(-length // topology.block_size)
     block = i // topology.block_size
     seen = topology.block_map(blocks)[:, block[:, None], block[None, :]]
-    rule = topology.element(i[:, None], i[None, :])
+    rule = topology.element(i[None, :, None], i[None, None, :])
     return seen if rule is None else seen & rule
