@@ -88,7 +88,8 @@ def mixer_shape(mechanism: Mechanism, options: Any, *, dim: int, heads: int, len
 
 def shift_room(tokens: Tokens) -> int:
     """Content rows kept free behind the longest input, at least a block; equal for all mechanisms with blocks up to
-    SHIFT_ROOM, so that they share the table of positions."""
+    SHIFT_ROOM, so that they share the table of positions.
+    """
     return max(tokens.block_size, SHIFT_ROOM)
 
 

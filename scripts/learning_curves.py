@@ -1,4 +1,4 @@
-"""Draws the validation curves of one task from a results folder: python scripts/learning_curves.py TASK OUT.png [RESULTS]."""
+"""Draws the validation curves of one task: python scripts/learning_curves.py TASK OUT.png [RESULTS]."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from attnbench.store import Store
 
 def points(results: Path, task: str) -> tuple[pd.DataFrame, float, float]:
     """Steps, scores and mechanisms of all finished runs of the task under `quick`; chance; the best trivial score."""
-    records = [r for _, r in Store(results).read_all()[0] if r.spec.task.name == task and r.spec.protocol.name == "quick"]
+    found = [record for _, record in Store(results).read_all()[0]]
+    records = [r for r in found if (r.spec.task.name, r.spec.protocol.name) == (task, "quick")]
     scored = [(r, r.quality) for r in records if r.quality]
     if not scored:
         raise SystemExit(f"{results}: no finished run of {task} under quick; run some first")

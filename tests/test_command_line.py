@@ -5,8 +5,10 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,11 +16,9 @@ import pytest
 import attnbench
 from attnbench import cli
 
-TINY = [
-    *("--set", "task.train=200", "--set", "task.validation=40", "--set", "task.test=60"),
-    *("--set", "task.length=16", "--set", "task.distance=2"),
-    *("--set", "model.dim=16", "--set", "model.layers=1", "--set", "budget.steps=3", "--set", "budget.batch=8"),
-]
+TINY_MODEL = ["--set=model.dim=16", "--set=model.layers=1", "--set=budget.steps=3", "--set=budget.batch=8"]
+TINY_TASK = ["train=200", "validation=40", "test=60", "length=16", "distance=2"]
+TINY = [*TINY_MODEL, *(f"--set=task.{setting}" for setting in TINY_TASK)]
 
 
 class Said:
@@ -28,8 +28,11 @@ class Said:
         self.code, self.out, self.err = code, out, err
 
 
+Call = Callable[..., Said]
+
+
 @pytest.fixture
-def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path):  # noqa: ANN201
+def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Call:
     """Runs the console script in this process, in a folder of its own."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ATTNBENCH_RESULTS", str(tmp_path / "results"))
@@ -49,10 +52,8 @@ def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tm
 
 @pytest.mark.parametrize("mechanism", attnbench.list_mechanisms())
 @pytest.mark.parametrize("task", ["recall", "digits"])
-def test_every_mechanism_runs_on_the_small_tasks(call, mechanism: str, task: str) -> None:  # noqa: ANN001
-    settings = TINY if task == "recall" else [word for word in TINY if not word.startswith("task.")]
-    settings = [w for i, w in enumerate(settings) if not (w == "--set" and (i + 1 == len(settings) or settings[i + 1] == "--set"))]
-    said = call("run", "-m", mechanism, "-t", task, "--json", *settings)
+def test_every_mechanism_runs_on_the_small_tasks(call: Call, mechanism: str, task: str) -> None:
+    said = call("run", "-m", mechanism, "-t", task, "--json", *(TINY if task == "recall" else TINY_MODEL))
     assert said.code == 0, said.err
     record = json.loads(said.out)
     assert record["label"] == mechanism and record["status"] in ("ok", "not_above_chance", "trivial")
@@ -64,13 +65,21 @@ def test_every_mechanism_runs_on_the_small_tasks(call, mechanism: str, task: str
     assert "preparing" not in said.out
 
 
-def test_pathfinder_runs_from_an_empty_cache(call) -> None:  # noqa: ANN001
+def test_pathfinder_runs_from_an_empty_cache(call: Call) -> None:
     said = call(
         "run", "-m", "ernie_sparse", "-t", "pathfinder", "--set", "examples=100", "--set", "budget.steps=2",
         "--set", "budget.batch=4", "--set", "model.layers=1", "--set", "model.dim=16",
     )  # fmt: skip
     assert said.code == 0, said.err
-    for shown in ("status", "test accuracy", "95 % interval", "chance", "trivial: majority", "samples/s", "peak memory"):
+    for shown in (
+        "status",
+        "test accuracy",
+        "95 % interval",
+        "chance",
+        "trivial: majority",
+        "samples/s",
+        "peak memory",
+    ):
         assert shown in said.out
     assert "in the mixers" in said.out and "results/runs/quick-" in said.out.replace("\n", "")
 
@@ -108,8 +117,8 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize(("arguments", "said"), BAD, ids=lambda value: " ".join(value) if isinstance(value, list) else "")
-def test_a_bad_request_gets_one_line_and_exit_2(call, arguments: list[str], said: str) -> None:  # noqa: ANN001
+@pytest.mark.parametrize(("arguments", "said"), BAD, ids=[" ".join(arguments) for arguments, _ in BAD])
+def test_a_bad_request_gets_one_line_and_exit_2(call: Call, arguments: list[str], said: str) -> None:
     found = call(*arguments)
     assert found.code == 2
     lines = found.err.strip().splitlines()
@@ -117,13 +126,15 @@ def test_a_bad_request_gets_one_line_and_exit_2(call, arguments: list[str], said
     assert found.out == ""
 
 
-@pytest.mark.parametrize("arguments", [["rnu"], ["run", "--task", "recall"], ["list", "everything"], ["run", "--sed", "1"]])
-def test_wrong_words_are_named_with_exit_2(call, arguments: list[str]) -> None:  # noqa: ANN001
+@pytest.mark.parametrize(
+    "arguments", [["rnu"], ["run", "--task", "recall"], ["list", "everything"], ["run", "--sed", "1"]]
+)
+def test_wrong_words_are_named_with_exit_2(call: Call, arguments: list[str]) -> None:
     found = call(*arguments)
     assert found.code == 2 and "Error" in found.err and "Traceback" not in found.err
 
 
-MINE = '''
+MINE = """
 from torch import Tensor
 from attnbench import Mechanism
 from attnbench.layers import QKVMixer
@@ -138,10 +149,10 @@ class Mixer(QKVMixer):
 MECHANISM = Mechanism(
     summary="Softmax attention by hand", paper="mine", build=lambda shape, options: Mixer(shape)
 )
-'''
+"""
 
 
-def test_a_mechanism_of_15_lines_outside_the_repository_runs_by_path(call, tmp_path: Path) -> None:  # noqa: ANN001
+def test_a_mechanism_of_15_lines_outside_the_repository_runs_by_path(call: Call, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(MINE)
     mine = json.loads(call("run", "-m", "./mine.py", "-t", "recall", "--json", *TINY).out)
     dense = json.loads(call("run", "-m", "dense", "-t", "recall", "--json", *TINY).out)
@@ -153,7 +164,8 @@ def test_a_mechanism_of_15_lines_outside_the_repository_runs_by_path(call, tmp_p
 def test_a_package_offers_a_mechanism_a_task_and_a_regularizer_by_entry_points(tmp_path: Path) -> None:
     (tmp_path / "third_party.py").write_text(
         MINE
-        + "from attnbench.regularizers.rdrop import REGULARIZER as REG\nfrom attnbench.tasks.recall import TASK as JOB\n"
+        + "from attnbench.regularizers.rdrop import REGULARIZER as REG\n"
+        + "from attnbench.tasks.recall import TASK as JOB\n"
     )
     info = tmp_path / "third_party-1.0.dist-info"
     info.mkdir()
@@ -163,7 +175,7 @@ def test_a_package_offers_a_mechanism_a_task_and_a_regularizer_by_entry_points(t
         "[attnbench.tasks]\nmy_recall = third_party:JOB\n[attnbench.regularizers]\nmine = third_party:REG\n"
     )
     run = [sys.executable, "-m", "attnbench"]
-    environment = {**__import__("os").environ, "PYTHONPATH": str(tmp_path)}
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
 
     def start(*arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run([*run, *arguments], capture_output=True, text=True, env=environment, cwd=tmp_path)
@@ -179,7 +191,7 @@ def test_a_package_offers_a_mechanism_a_task_and_a_regularizer_by_entry_points(t
 
 
 @pytest.mark.parametrize("kind", ["mechanism", "task"])
-def test_what_new_writes_runs_as_it_is(call, tmp_path: Path, kind: str) -> None:  # noqa: ANN001
+def test_what_new_writes_runs_as_it_is(call: Call, tmp_path: Path, kind: str) -> None:
     made = call("new", kind, "fresh")
     assert made.code == 0 and (tmp_path / "fresh.py").is_file()
     chosen = ["-m", "./fresh.py", "-t", "digits"] if kind == "mechanism" else ["-m", "dense", "-t", "./fresh.py"]
@@ -188,7 +200,7 @@ def test_what_new_writes_runs_as_it_is(call, tmp_path: Path, kind: str) -> None:
     assert again.code == 2 and "exists already" in again.err
 
 
-def test_a_cell_that_cannot_run_here_gives_a_record_and_exit_1(call, tmp_path: Path) -> None:  # noqa: ANN001
+def test_a_cell_that_cannot_run_here_gives_a_record_and_exit_1(call: Call, tmp_path: Path) -> None:
     needs = MINE.replace('paper="mine",', 'paper="mine", requires=("no_such_package",),')
     (tmp_path / "needs.py").write_text(needs)
     said = call("run", "-m", "./needs.py", "-t", "recall", "--json", *TINY)
@@ -196,14 +208,14 @@ def test_a_cell_that_cannot_run_here_gives_a_record_and_exit_1(call, tmp_path: P
     assert said.code == 1 and record["status"] == "unsupported" and "no_such_package" in record["reason"]
 
 
-def test_a_mechanism_that_ignores_masks_is_refused_where_masks_matter(call, tmp_path: Path) -> None:  # noqa: ANN001
+def test_a_mechanism_that_ignores_masks_is_refused_where_masks_matter(call: Call, tmp_path: Path) -> None:
     (tmp_path / "blind.py").write_text(MINE.replace('paper="mine",', 'paper="mine", honours_masks=False,'))
     said = call("run", "-m", "./blind.py", "-t", "recall", "-r", "sar", "--json", *TINY)
     assert said.code == 1 and "ignores masks" in json.loads(said.out)["reason"]
     assert call("run", "-m", "./blind.py", "-t", "recall", *TINY).code == 0
 
 
-def test_a_dry_run_prints_every_value_and_runs_nothing(call, tmp_path: Path) -> None:  # noqa: ANN001
+def test_a_dry_run_prints_every_value_and_runs_nothing(call: Call, tmp_path: Path) -> None:
     said = call("run", "-m", "ernie_sparse", "-t", "recall", "--dry-run", "--json", "--set", "sar.alpha=0.5")
     plan = json.loads(said.out)
     assert plan["mechanism"]["name"] == "hst" and plan["mechanism"]["options"]["block_size"] == 8
@@ -212,7 +224,7 @@ def test_a_dry_run_prints_every_value_and_runs_nothing(call, tmp_path: Path) -> 
     assert not (tmp_path / "results").exists()
 
 
-def test_the_report_shows_the_runs(call, tmp_path: Path) -> None:  # noqa: ANN001
+def test_the_report_shows_the_runs(call: Call, tmp_path: Path) -> None:
     for mechanism in ("dense", "local"):
         assert call("run", "-m", mechanism, "-t", "recall", *TINY).code == 0
     table = call("report").out
@@ -226,20 +238,22 @@ def test_the_report_shows_the_runs(call, tmp_path: Path) -> None:  # noqa: ANN00
 
 
 @pytest.mark.parametrize("command", ["list", "show", "run", "new", "report"])
-def test_every_command_explains_itself_with_examples(call, command: str) -> None:  # noqa: ANN001
+def test_every_command_explains_itself_with_examples(call: Call, command: str) -> None:
     said = call(command, "--help")
     assert said.code == 0 and "Examples" in said.out and f"attnbench {command}" in said.out
 
 
-@pytest.mark.parametrize("arguments", [["list"], ["list", "tasks"], ["list", "protocols"], ["--help"], ["run", "--help"]])
+@pytest.mark.parametrize(
+    "arguments", [["list"], ["list", "tasks"], ["list", "protocols"], ["--help"], ["run", "--help"]]
+)
 def test_listing_and_help_load_no_torch(arguments: list[str]) -> None:
-    code = f"import sys; sys.argv[1:] = {arguments!r}\nfrom attnbench.cli import main\ntry: main()\nexcept SystemExit: pass\n"
-    code += "print('torch' in sys.modules, file=sys.stderr)"
+    code = f"import sys; sys.argv[1:] = {arguments!r}\nfrom attnbench.cli import main\n"
+    code += "try: main()\nexcept SystemExit: pass\nprint('torch' in sys.modules, file=sys.stderr)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stderr.strip().splitlines()[-1] == "False"
 
 
-def test_show_tells_what_a_plugin_is(call) -> None:  # noqa: ANN001
+def test_show_tells_what_a_plugin_is(call: Call) -> None:
     hst = json.loads(call("show", "hst", "--json").out)
     assert hst["options"]["reps_per_block"] == 1 and hst["presets"]["literal"]["merge"] == "replace"
     recall = json.loads(call("show", "recall", "--json").out)
@@ -248,7 +262,7 @@ def test_show_tells_what_a_plugin_is(call) -> None:  # noqa: ANN001
     assert json.loads(call("show", "quick", "--json").out)["version"] == 1
 
 
-def test_two_homes_for_one_name_are_both_named(call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: ANN001
+def test_two_homes_for_one_name_are_both_named(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "plugins" / "mechanisms").mkdir(parents=True)
     (tmp_path / "plugins" / "mechanisms" / "dense.py").write_text(MINE)
     monkeypatch.setenv("ATTNBENCH_PLUGINS", str(tmp_path / "plugins"))
@@ -267,7 +281,7 @@ def test_two_homes_for_one_name_are_both_named(call, tmp_path: Path, monkeypatch
         ("def (", "SyntaxError"),
     ],
 )
-def test_a_broken_file_is_one_line(call, tmp_path: Path, source: str, said: str) -> None:  # noqa: ANN001
+def test_a_broken_file_is_one_line(call: Call, tmp_path: Path, source: str, said: str) -> None:
     (tmp_path / "broken.py").write_text(source)
     found = call("run", "-m", "./broken.py", "-t", "recall")
     assert found.code == 2 and said in found.err and found.err.count("\n") == 1

@@ -82,7 +82,7 @@ def test_floats_survive_exactly() -> None:
 
 
 def test_a_nan_is_not_written() -> None:
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match="finite number"):
         make_record(quality=make_quality(float("nan"))).to_json()
 
 

@@ -143,9 +143,9 @@ def test_intervals_hold_their_mean_and_p_values_are_probabilities(scores: list[f
 
 @pytest.mark.parametrize("bad", [[], [[0.5]], [0.5, 1.5], [-0.1], [math.nan, 0.5]])
 def test_what_are_no_scores_is_refused(bad: list[float]) -> None:
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match="score"):
         score_interval(np.array(bad))
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match="score"):
         p_above(np.array(bad), 0.5)
 
 
@@ -178,5 +178,5 @@ def test_the_interval_over_three_seeds_covers() -> None:
 
 @pytest.mark.parametrize("bad", [[], [math.nan], [0.5, math.inf]])
 def test_a_seed_without_a_score_cannot_be_summarised(bad: list[float]) -> None:
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match="at least one finite"):
         summarise(bad)

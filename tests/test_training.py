@@ -88,7 +88,19 @@ def test_a_stopped_run_goes_on_and_ends_as_the_unbroken_one(
 
 def test_a_signal_to_the_command_stops_it_and_says_how_to_go_on(tmp_path: Path) -> None:
     settings = [f"--set={key}={value}" for key, value in {**TINY, "budget.steps": 100_000}.items()]
-    command = [sys.executable, "-m", "attnbench", "run", "-m", "dense", "-t", "recall", "--results", str(tmp_path), *settings]
+    command = [
+        sys.executable,
+        "-m",
+        "attnbench",
+        "run",
+        "-m",
+        "dense",
+        "-t",
+        "recall",
+        "--results",
+        str(tmp_path),
+        *settings,
+    ]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=tmp_path, env=os.environ)
     deadline = time.monotonic() + 120
     while not list(tmp_path.glob("unfinished/*.safetensors")):
@@ -149,7 +161,7 @@ def test_two_mechanisms_of_one_seed_see_the_same_batches(tmp_path: Path, monkeyp
     assert all(np.array_equal(a, b) for a, b in zip(seen["dense"], seen["bigbird"], strict=True))
 
 
-DIVERGING = '''
+DIVERGING = """
 import torch
 from attnbench.contracts import Mechanism
 from torch import nn
@@ -165,7 +177,7 @@ class Mixer(nn.Module):
         return y * float("{value}") if self.calls > {calls} and self.training else y
 
 MECHANISM = Mechanism(summary="x", paper="x", build=lambda shape, options: Mixer())
-'''
+"""
 
 
 @pytest.mark.parametrize("value", ["nan", "inf"])
@@ -219,7 +231,7 @@ def test_the_step_that_was_best_on_validation_is_tested_and_test_is_read_once(
     assert any(not torch.equal(weights[-1][name], value) for name, value in weights[12].items())
 
 
-PADDED_TASK = '''
+PADDED_TASK = """
 import datasets
 import numpy as np
 from attnbench.contracts import Classify, Source, Task
@@ -234,7 +246,7 @@ def prepare(options, preparation):
 
 TASK = Task(summary="x", source=Source(citation="x", licence="x"), head=lambda o: Classify(2), vocab=lambda o: 9,
             max_length=lambda o: 20, prepare=prepare, padded=True)
-'''
+"""
 
 
 @pytest.mark.parametrize("mechanism", ["dense", "bigbird", "hst", "sliding"])
@@ -259,7 +271,11 @@ def test_bf16_runs_and_is_another_cell(tmp_path: Path) -> None:
 
 def test_the_update_is_that_of_torch_adamw(tmp_path: Path) -> None:
     """Three steps by the trainer against the textbook loop on a model that starts alike."""
-    made = plan.make("dense", "recall", settings={**TINY, "budget.steps": 3, "budget.eval_every": 3, "budget.clip": 0.5, "budget.eps": 1e-4})
+    made = plan.make(
+        "dense",
+        "recall",
+        settings={**TINY, "budget.steps": 3, "budget.eval_every": 3, "budget.clip": 0.5, "budget.eps": 1e-4},
+    )
     task = made.task.plugin.object
     prepared = data.load(made.task.plugin, made.task.options)
     job = runner._job(made, task, prepared, runner._build(made, task), runner.Settings(device="cpu"))

@@ -29,7 +29,8 @@ class Topology:
 
     def element(self, q: Tensor, k: Tensor) -> Tensor | None:
         """For content positions q and k, which broadcast and have the heads (1 or H) in front: may q see k, given that
-        their blocks do? None = always."""
+        their blocks do? None = always.
+        """
         return None
 
     def __or__(self, other: Topology) -> Topology:
