@@ -15,7 +15,7 @@ from pydantic import NonNegativeInt, PositiveInt
 from torch import nn
 
 from attnbench.contracts import Mechanism, MixerShape, Tokens
-from attnbench.sparse import BlockWindow, Pattern, RandomBlocks, end_blocks, window_and_random
+from attnbench.sparse import BlockWindow, Pattern, end_blocks, window_and_random
 from attnbench.sparse.mixer import SparseMixer
 
 
@@ -47,17 +47,12 @@ class Options:
 def build(shape: MixerShape, options: Options) -> nn.Module:
     by_blocks = options.globals == "blocks"
     topology = window_and_random(
-        BlockWindow(options.block_size, options.window_blocks),
-        RandomBlocks(
-            options.block_size,
-            count=options.random_blocks,
-            length=shape.length,
-            heads=shape.heads,
-            seed=options.seed,
-            layer=shape.layer,
-            outside_window=options.window_blocks,
-            avoid=(0,) if by_blocks else (),
-        ),
+        shape,
+        block_size=options.block_size,
+        window=options.window_blocks,
+        random_blocks=options.random_blocks,
+        seed=options.seed,
+        avoid=(0,) if by_blocks else (),
     )
     return SparseMixer(shape, Pattern(topology, content_globals=end_blocks if by_blocks else None), options.path)
 

@@ -20,7 +20,7 @@ from torch import Tensor
 from attnbench.contracts import Layout, Mechanism, MixerShape, Tokens
 from attnbench.errors import AttnbenchError
 from attnbench.layers import QKVMixer, attention, clear, positions
-from attnbench.sparse import BlockWindow, Pattern, RandomBlocks, path, window_and_random
+from attnbench.sparse import BlockWindow, Pattern, path, window_and_random
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,16 +84,12 @@ class HST(QKVMixer):
         self.options = options
         self.stage2_heads = self._stage2_heads()
         topology = window_and_random(
-            BlockWindow(options.block_size, options.window_blocks),
-            RandomBlocks(
-                options.block_size,
-                count=options.random_blocks,
-                length=shape.length,
-                heads=shape.heads - self.stage2_heads,
-                seed=options.seed,
-                layer=shape.layer,
-                outside_window=options.window_blocks,
-            ),
+            shape,
+            block_size=options.block_size,
+            window=options.window_blocks,
+            random_blocks=options.random_blocks,
+            seed=options.seed,
+            heads=shape.heads - self.stage2_heads,
         )
         self.pattern = Pattern(topology, broadcast=options.broadcast)
         self.run_path, self.implementation = path(options.path)

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from attnbench.contracts import MixerShape
 from attnbench.randomness import key
 
 
@@ -142,9 +143,30 @@ class Union(Topology):
         return torch.stack([p if r is None else p & r for p, r in zip(shown, rules, strict=True)]).any(0)
 
 
-def window_and_random(window: BlockWindow, random: RandomBlocks) -> Topology:
-    """Their union; without random blocks the window alone, which is the same for all heads and cheaper."""
-    return window | random if random.count else window
+def window_and_random(
+    shape: MixerShape,
+    *,
+    block_size: int,
+    window: int,
+    random_blocks: int,
+    seed: int,
+    heads: int | None = None,
+    avoid: tuple[int, ...] = (),
+) -> Topology:
+    """A window of blocks and, outside it, random blocks that differ by layer and head; `heads` = all of the shape's."""
+    near = BlockWindow(block_size, window)
+    if not random_blocks:
+        return near
+    return near | RandomBlocks(
+        block_size,
+        count=random_blocks,
+        length=shape.length,
+        heads=heads or shape.heads,
+        seed=seed,
+        layer=shape.layer,
+        outside_window=window,
+        avoid=avoid,
+    )
 
 
 def visible(topology: Topology, length: int) -> Tensor:
