@@ -1,0 +1,228 @@
+"""From words to a plan: plugins and their sources, options, settings, protocols."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from torch import nn
+
+from attnbench import plan, protocol, registry
+from attnbench.config import Budget
+from attnbench.errors import AttnbenchError, UnknownName, Unsupported
+from attnbench.options import Span, as_json, parse
+from attnbench.settings import divide, parse_pairs
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    size: int = 3
+    share: float = 0.5
+    on: bool = False
+    shift: Span = (1, 1)
+
+
+def test_options_come_from_text_and_survive_json() -> None:
+    found = parse("mechanism x", Options, {"size": "7", "share": "0.25", "on": "true", "shift": "1..15"})
+    assert found == Options(size=7, share=0.25, on=True, shift=(1, 15))
+    assert as_json(found) == {"size": 7, "share": 0.25, "on": True, "shift": "1..15"}
+    assert parse("mechanism x", Options, as_json(found)) == found
+    assert as_json(Options())["shift"] == 1
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"siez": 1}, "unknown option of mechanism x 'siez'; did you mean size?"),
+        ({"size": "many"}, "mechanism x: size: Input should be a valid integer"),
+        ({"size": 2.5}, "mechanism x: size: "),
+        ({"shift": "1.."}, "mechanism x: shift: a whole number or a range such as 1..15"),
+        ({"preset": "a"}, "unknown preset of mechanism x 'a'"),
+    ],
+)
+def test_wrong_options_are_one_line_that_names_them(values: dict[str, object], said: str) -> None:
+    with pytest.raises(AttnbenchError) as caught:
+        parse("mechanism x", Options, values)
+    assert str(caught.value).startswith(said) and "\n" not in str(caught.value)
+
+
+def test_a_preset_sets_values_that_single_options_override() -> None:
+    presets = {"big": {"size": 9, "on": True}}
+    assert parse("m", Options, {"preset": "big", "size": "8"}, presets) == Options(size=8, on=True)
+
+
+def test_settings_find_their_part() -> None:
+    parts = {"mechanism": ["size", "rate"], "budget": ["steps", "rate"]}
+    assert divide({"size": 1, "budget.rate": 2, "hst.rate": 3}, parts, {"hst": "mechanism"}) == {
+        "mechanism": {"size": 1, "rate": 3},
+        "budget": {"rate": 2},
+    }
+    with pytest.raises(AttnbenchError, match=r"ambiguous: write mechanism.rate or budget.rate"):
+        divide({"rate": 1}, parts)
+    with pytest.raises(UnknownName, match="did you mean steps"):
+        divide({"budget.stepps": 1}, parts)
+    with pytest.raises(AttnbenchError, match="given twice"):
+        divide({"size": 1, "mechanism.size": 2}, parts)
+    assert parse_pairs(["a=b=c", "d="]) == {"a": "b=c", "d": ""}
+
+
+def test_ernie_sparse_is_hst_with_sar() -> None:
+    one = plan.make("ernie_sparse", "recall")
+    two = plan.make("hst", "recall", regularizer="sar")
+    assert (one.label, two.label) == ("ernie_sparse", "hst+sar")
+    assert {**one.as_json(), "label": ""} == {**two.as_json(), "label": ""}
+
+
+def test_changed_values_make_another_protocol_and_are_recorded() -> None:
+    plain = plan.make("dense", "digits")
+    same = plan.make("dense", "digits", settings={"budget.batch": plain.rules.budget.batch})
+    other = plan.make("dense", "digits", settings={"budget.batch": 16, "dim": "32"})
+    assert plain.rules.spec == same.rules.spec and plain.rules.spec.name == "quick"
+    assert other.rules.spec.name.startswith("quick-")
+    assert other.rules.spec.changes == {"budget.batch": 16, "model.dim": 32}
+
+
+def test_attention_rules_of_a_protocol_reach_who_has_them_and_the_user_wins() -> None:
+    assert plan.make("local", "recall").mechanism.options.block_size == 8
+    assert plan.make("local", "recall", settings={"block_size": 4}).mechanism.options.block_size == 4
+    assert plan.make("local", "pathfinder").mechanism.options.block_size == 64
+    assert plan.make("dense", "recall").mechanism.spec()["options"] == {}
+
+
+def test_a_protocol_of_ones_own(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(
+        'name = "mine"\nversion = 3\nsummary = "x"\n[budget]\nsteps = 7\n[tasks.recall.model]\ndim = 32\n'
+        "[tasks.recall.task]\npairs = 1\n"
+    )
+    made = plan.make("dense", "recall", protocol=str(path))
+    assert (made.rules.spec.name, made.rules.spec.version) == ("mine", 3)
+    assert (made.rules.budget.steps, made.rules.model.dim, made.task.options.pairs) == (7, 32, 1)
+    assert plan.make("dense", "digits", protocol=str(path)).rules.model.dim == 64
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("name = ", "not valid TOML"),
+        ('name = "a"\nversion = 1\nsummary = "x"\nbatch = 3', "batch: Extra inputs"),
+        ('name = "a"\nversion = 1\nsummary = "x"\n[budget]\nstepps = 3', "did you mean steps"),
+        ('name = "a"\nversion = 1\nsummary = "x"\n[budget]\nsteps = -3', "steps: Input should be greater than 0"),
+        ('version = 1\nsummary = "x"', "name: Field required"),
+    ],
+)
+def test_a_faulty_protocol_is_one_line(tmp_path: Path, text: str, said: str) -> None:
+    path = tmp_path / "bad.toml"
+    path.write_text(text)
+    with pytest.raises(AttnbenchError) as caught:
+        plan.make("dense", "recall", protocol=str(path))
+    assert said in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_learning_rates_follow_their_closed_forms() -> None:
+    cosine = Budget(steps=110, warmup=10, lr=2.0, schedule="cosine")
+    assert [cosine.learning_rate(s) for s in (0, 4, 9)] == pytest.approx([0.2, 1.0, 2.0])
+    assert [cosine.learning_rate(s) for s in (10, 60, 110)] == pytest.approx([2.0, 1.0, 0.0], abs=1e-12)
+    assert cosine.learning_rate(35) == pytest.approx(2 * (1 + math.sqrt(0.5)) / 2)
+    rsqrt = Budget(steps=100, warmup=4, lr=1.0, schedule="rsqrt")
+    assert [rsqrt.learning_rate(s) for s in (3, 15, 63)] == pytest.approx([1.0, 0.5, 0.25])
+    constant = Budget(steps=9, warmup=0, lr=0.3, schedule="constant")
+    assert {constant.learning_rate(s) for s in range(9)} == {0.3}
+
+
+MECHANISM = "from attnbench import Mechanism\nfrom torch import nn\n{more}"
+MECHANISM += "MECHANISM = Mechanism(summary='s', paper='p', {arguments}build=lambda s, o: nn.Identity())\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [("honours_masks=False, ", "ignores masks"), ("length_bound=True, ", "depends on the padded length")],
+)
+def test_sar_is_refused_where_masks_or_length_do_not_allow_it(tmp_path: Path, arguments: str, said: str) -> None:
+    path = tmp_path / "odd.py"
+    path.write_text(MECHANISM.format(more="", arguments=arguments))
+    with pytest.raises(Unsupported, match=said):
+        plan.check_runnable(plan.make(str(path), "recall", regularizer="sar"))
+    plan.check_runnable(plan.make(str(path), "recall", regularizer="rdrop"))
+
+
+def test_the_source_hash_covers_private_neighbours_and_no_line_ends(tmp_path: Path) -> None:
+    def sha(folder: str, ends: str = "\n", neighbour: str = "x = 1", more: str = "from ._own import x\n") -> str:
+        package = tmp_path / folder / "mechanisms"
+        package.mkdir(parents=True)
+        (package / "_own.py").write_text(neighbour)
+        (package / "_other.py").write_text("y = 1")
+        source = MECHANISM.format(more="if 0:\n    " + more if more else "", arguments="")
+        (package / "some.py").write_bytes(source.replace("\n", ends).encode())
+        return registry.load("mechanisms", str(package / "some.py")).source_sha
+
+    base = sha("a")
+    assert sha("b") == base and sha("c", ends="\r\n") == base
+    assert sha("d", neighbour="x = 2") != base
+    assert sha("e", more="") != base
+
+
+def test_a_summary_is_read_without_running_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mechanisms").mkdir()
+    (tmp_path / "mechanisms" / "loud.py").write_text("raise SystemExit\n" + MECHANISM.format(more="", arguments=""))
+    monkeypatch.setenv("ATTNBENCH_PLUGINS", str(tmp_path))
+    assert registry.summary("mechanisms", "loud") == "s"
+    assert "loud" in registry.names("mechanisms") and "_divergence" not in registry.names("regularizers")
+
+
+class Plain(nn.Module):
+    """A module as other libraries have it."""
+
+    def __init__(self, dim: int, heads: int = 8, bias: bool = True, seq_len: int = 4):
+        super().__init__()
+        self.shape = (dim, heads, bias, seq_len)
+        self.linear = nn.Linear(dim, dim, bias=bias)
+
+    def forward(self, x, input_mask=None):  # type: ignore[no-untyped-def]
+        self.mask = input_mask
+        return self.linear(x)
+
+
+class Unknowable(nn.Module):
+    def __init__(self, dim: int, secret: object):
+        super().__init__()
+
+
+class Reshapes(nn.Module):
+    def __init__(self, d_model: int):
+        super().__init__()
+
+    def forward(self, x):  # type: ignore[no-untyped-def]
+        return x[:, :1]
+
+
+def test_a_plain_module_becomes_a_mechanism() -> None:
+    import torch
+
+    from attnbench.adapters import wrap_module
+    from attnbench.contracts import MixerShape
+
+    wrapped = wrap_module(Plain, "lib:Plain")
+    assert wrapped.honours_masks and wrapped.length_bound
+    options = parse("mechanism plain", wrapped.options, {"bias": "false"})
+    mixer = wrapped.build(MixerShape(dim=8, heads=2, length=6), options)
+    mask = torch.tensor([[True, False]])
+    mixer(torch.zeros(1, 2, 8), mask)
+    assert mixer.module.shape == (8, 2, False, 6) and mixer.module.mask is mask
+    with pytest.raises(AttnbenchError, match="needs 'secret'"):
+        wrap_module(Unknowable, "lib:Unknowable")
+    with pytest.raises(AttnbenchError, match="not a torch nn"):
+        wrap_module(dict, "lib:dict")
+    narrow = wrap_module(Reshapes, "lib:Reshapes")
+    assert not narrow.honours_masks
+    with pytest.raises(AttnbenchError, match=r"returned \(1, 1, 8\), expected a tensor \(1, 2, 8\)"):
+        narrow.build(MixerShape(dim=8, heads=2, length=6), narrow.options())(torch.zeros(1, 2, 8))
+
+
+def test_every_shipped_protocol_resolves_for_every_task() -> None:
+    for name in protocol.names():
+        for task in registry.names("tasks"):
+            for mechanism in registry.names("mechanisms"):
+                plan.make(mechanism, task, protocol=name)

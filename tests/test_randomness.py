@@ -1,0 +1,101 @@
+"""Draws are functions of their names: order of data, dropout masks, initialisation."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from attnbench.randomness import Dropout, Stream, batch_indices, draw, initialise, key, seeded
+
+
+def test_an_epoch_shows_every_example_once_and_batches_run_on_over_its_end() -> None:
+    seen = np.concatenate([batch_indices(3, 50, 8, step) for step in range(25)])
+    assert len(seen) == 200
+    for epoch in range(4):
+        assert sorted(seen[epoch * 50 : epoch * 50 + 50]) == list(range(50))
+    assert not np.array_equal(seen[:50], seen[50:100]), "epochs differ in order"
+
+
+def test_a_batch_depends_on_its_step_alone() -> None:
+    in_order = [batch_indices(0, 30, 8, step) for step in range(12)]
+    for step in (11, 3, 7, 3):
+        assert np.array_equal(batch_indices(0, 30, 8, step), in_order[step])
+    assert not np.array_equal(batch_indices(1, 30, 8, 0), in_order[0])
+
+
+def test_draws_cover_their_range_evenly() -> None:
+    found = np.bincount([draw(2, 5, 0, "shift", step) for step in range(4000)], minlength=7)
+    assert found[:2].sum() == found[6:].sum() == 0
+    assert all(abs(count - 1000) < 4 * np.sqrt(750) for count in found[2:6])
+
+
+def test_keys_tell_their_parts_apart() -> None:
+    assert len({key(1, 23), key(12, 3), key("1", 23), key(123), key(1, "23"), key("1,23")}) == 6
+
+
+def masks(stream: Stream, p: float = 0.3, shape: tuple[int, int, int] = (4, 50, 40)) -> torch.Tensor:
+    site = Dropout(p, "site", stream)
+    return site(torch.ones(shape))
+
+
+@pytest.mark.parametrize("p", [0.1, 0.5, 0.9])
+def test_the_share_dropped_is_p_and_the_mean_is_kept(p: float) -> None:
+    kept = masks(Stream(seed=1), p, (20, 100, 100))
+    share = (kept == 0).double().mean().item()
+    assert abs(share - p) < 4 * np.sqrt(p * (1 - p) / kept.numel())
+    assert torch.allclose(kept[kept != 0], torch.tensor(1 / (1 - p)))
+
+
+def test_masks_of_neighbours_are_uncorrelated() -> None:
+    kept = (masks(Stream(seed=1), 0.5, (20, 100, 100)) != 0).double().flatten() - 0.5
+    for lag in (1, 2, 3, 4, 5, 8, 100):
+        assert abs((kept[:-lag] * kept[lag:]).mean().item()) < 4 * 0.25 / np.sqrt(len(kept))
+
+
+@pytest.mark.parametrize("change", [{"seed": 2}, {"step": 1}, {"micro": 1}, {"repeat": 1}])
+def test_a_mask_is_a_function_of_the_stream_and_the_site(change: dict[str, int]) -> None:
+    base = {"seed": 1, "step": 0, "micro": 0, "repeat": 0}
+    torch.manual_seed(0)
+    first = masks(Stream(**base))
+    torch.manual_seed(1)
+    assert torch.equal(masks(Stream(**base)), first)
+    assert not torch.equal(masks(Stream(**{**base, **change})), first)
+    assert not torch.equal(Dropout(0.3, "elsewhere", Stream(**base))(torch.ones(4, 50, 40)), first)
+
+
+def test_a_token_keeps_its_mask_when_rows_are_put_in_front() -> None:
+    plain = masks(Stream(seed=1, specials=3), shape=(2, 13, 8))
+    moved = masks(Stream(seed=1, specials=5, shift=4), shape=(2, 19, 8))
+    assert torch.equal(moved[:, 9:], plain[:, 3:])
+    assert bool((moved[:, 5:9] != 0).all()), "shifted rows are masked anyway and draw nothing"
+
+
+def test_dropout_is_off_in_eval_and_when_disabled() -> None:
+    x = torch.randn(2, 5, 4)
+    assert torch.equal(Dropout(0.5, "a", Stream()).eval()(x), x)
+    assert torch.equal(Dropout(0.5, "a", Stream(enabled=False))(x), x)
+
+
+def test_initialisation_is_a_function_of_seed_and_name() -> None:
+    def two() -> nn.ModuleDict:
+        return nn.ModuleDict({"a": nn.Linear(4, 4), "b": nn.Linear(4, 4)})
+
+    one, other = two(), nn.ModuleDict({"new": nn.Linear(9, 9), "b": nn.Linear(4, 4)})
+    initialise(one, 5)
+    initialise(other, 5)
+    assert torch.equal(one["b"].weight, other["b"].weight)
+    assert not torch.equal(one["a"].weight, one["b"].weight)
+    again = two()
+    initialise(again, 6)
+    assert not torch.equal(again["a"].weight, one["a"].weight)
+
+
+def test_the_global_generator_is_left_alone() -> None:
+    torch.manual_seed(3)
+    expected = torch.rand(3)
+    torch.manual_seed(3)
+    with seeded(1, "x"):
+        inside = torch.rand(3)
+    assert torch.equal(torch.rand(3), expected) and not torch.equal(inside, expected)
