@@ -205,7 +205,8 @@ def run(
     if as_json_:
         _print_json({"path": str(path), **record.model_dump(mode="json", by_alias=True)})
     else:
-        screen.out.print(screen.outcome(record, path))
+        screen.out.print(screen.outcome(record))
+        print(f"record: {path}")  # outside the table, so that no terminal breaks the path
     raise typer.Exit(0 if record.status in FINISHED else 1)
 
 

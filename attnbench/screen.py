@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -61,8 +60,8 @@ def flat(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
     return found
 
 
-def outcome(record: Record, path: Path) -> Table:
-    """The final screen of a run."""
+def outcome(record: Record) -> Table:
+    """The final screen of a run, but for the record's path."""
     spec = record.spec
     rows: list[tuple[str, str]] = [("status", record.status)]
     if record.reason:
@@ -90,6 +89,6 @@ def outcome(record: Record, path: Path) -> Table:
     title = (
         f"{record.label} on {spec.task.name}, protocol {spec.protocol.name}@{spec.protocol.version}, seed {record.seed}"
     )
-    table = pairs([*rows, ("attention path", spec.mechanism.implementation), ("record", str(path))])
+    table = pairs([*rows, ("attention path", spec.mechanism.implementation)])
     table.title, table.title_justify = _plain(title), "left"
     return table
