@@ -46,11 +46,12 @@ class Checkpoint:
             raise AttnbenchError(f"nothing to resume: {self.path} does not exist; run again without --resume")
         try:
             with safe_open(self.path, framework="pt") as file:
-                values = json.loads(file.metadata()[_VALUES])
+                values = dict(json.loads(file.metadata()[_VALUES]))
+                identity = values.pop("identity")
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
             raise AttnbenchError(f"{self.path}: damaged ({error}); run again without --resume") from None
-        if values.pop("identity") != self.identity:
+        if identity != self.identity:
             raise AttnbenchError(f"{self.path}: belongs to another run; run again without --resume")
         return tensors, values
 

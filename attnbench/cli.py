@@ -283,6 +283,10 @@ def main() -> None:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(1) from None
+    except OSError as fault:
+        where = f": {fault.filename}" if fault.filename else ""
+        print(f"error: {fault.strerror or fault}{where}", file=sys.stderr)
+        raise SystemExit(2) from None
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
         raise SystemExit(130) from None

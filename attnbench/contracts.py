@@ -258,7 +258,6 @@ class Task:
         baselines: trivial scores on the test split beside the engine's own (`{name: score}`).
         padded: examples differ in length, so mechanisms see masks.
         controls: who must solve it and who cannot.
-        citation, licence: see `Source`.
         version: raise it when data may change.
     """
 

@@ -21,6 +21,7 @@ import numpy as np
 from attnbench import baselines
 from attnbench.columns import Ragged, Split, read_split
 from attnbench.contracts import NO_TARGET, Preparation, Task
+from attnbench.diagnosis import describe
 from attnbench.errors import AttnbenchError
 from attnbench.options import as_json
 from attnbench.progress import say, track
@@ -82,7 +83,12 @@ def _prepare(plugin: Plugin, options: Any, source: Path | None, folder: Path, wo
     try:
         say(f"preparing {plugin.name} (once; kept in {folder})")
         (partial / "files").mkdir()
-        made = plugin.object.prepare(options, Preparation(partial / "files", source, track, workers))
+        try:
+            made = plugin.object.prepare(options, Preparation(partial / "files", source, track, workers))
+        except (AttnbenchError, OSError, MemoryError):
+            raise
+        except Exception as error:  # a plugin may fail in any way; the message says how and where
+            raise AttnbenchError(f"task {plugin.name}: prepare failed: {describe(error)}") from error
         _check_columns(plugin, options, made)
         for name in SPLITS:
             with _SilentDatasets():
@@ -112,6 +118,10 @@ class _SilentDatasets:
 
 def _check_columns(plugin: Plugin, options: Any, made: datasets.DatasetDict) -> None:
     head = plugin.object.head(options)
+    if not isinstance(made, datasets.DatasetDict):
+        raise AttnbenchError(
+            f"task {plugin.name}: prepare returned a {type(made).__name__}, not a datasets.DatasetDict"
+        )
     for name in SPLITS:
         if name not in made:
             raise AttnbenchError(f"task {plugin.name}: prepare returned no split {name!r}, found {sorted(made)}")

@@ -6,6 +6,7 @@ Shape letters: B batch, N content rows, R all rows, C width, T predictions, Y cl
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 
 from attnbench.config import ModelConfig
 from attnbench.contracts import NO_TARGET, Classify, Head, Layout, Match, Mechanism, MixerShape, TagTokens, Tokens
-from attnbench.errors import Unsupported
+from attnbench.errors import AttnbenchError, Unsupported
 from attnbench.layers import QKVMixer, clear, positions
 from attnbench.randomness import Dropout, Stream
 
@@ -105,7 +106,10 @@ class EncoderLayer(nn.Module):
         self.drop2 = Dropout(config.dropout, f"{site}.mlp", stream)
 
     def forward(self, x: Tensor, mask: Tensor | None, layout: Layout) -> Tensor:
-        x = x + self.drop1(self.mixer(self.norm1(x), mask, layout))
+        mixed: Tensor = self.mixer(self.norm1(x), mask, layout)
+        if mixed.shape != x.shape:  # it might broadcast in silence
+            raise AttnbenchError(f"the mechanism returned {tuple(mixed.shape)} for rows of shape {tuple(x.shape)}")
+        x = x + self.drop1(mixed)
         y: Tensor = x + self.drop2(self.mlp(self.norm2(x)))
         return y
 
@@ -120,11 +124,7 @@ class Encoder(nn.Module):
         extra = 1 if config.pooling == "cls" else 0
         if extra and shape.causal:
             raise Unsupported("pooling=cls puts a row in front, which a causal mechanism cannot fill; use mean or last")
-        tokens = Tokens(
-            globals=shape.tokens.globals + extra,
-            reps_per_block=shape.tokens.reps_per_block,
-            block_size=shape.tokens.block_size,
-        )
+        tokens = replace(shape.tokens, globals=shape.tokens.globals + extra)
         self.embedding = nn.Embedding(vocab, config.dim)
         self.positions = POSITIONS[config.positions](shape.length, config.dim)
         self.last_position = shape.length - 1
@@ -138,18 +138,7 @@ class Encoder(nn.Module):
 
     def _mixer(self, mechanism: Mechanism, options: Any, shape: MixerShape, tokens: Tokens, layer: int) -> nn.Module:
         rotary = self.config.positions == "rotary"
-        mixer = mechanism.build(
-            MixerShape(
-                dim=shape.dim,
-                heads=shape.heads,
-                length=shape.length,
-                tokens=tokens,
-                layer=layer,
-                causal=shape.causal,
-                rotary=rotary,
-            ),
-            options,
-        )
+        mixer = mechanism.build(replace(shape, tokens=tokens, layer=layer, rotary=rotary), options)
         if rotary and not isinstance(mixer, QKVMixer):
             raise Unsupported("positions=rotary turns queries and keys, and this mechanism does not use attnbench's")
         return mixer

@@ -17,13 +17,14 @@ import torch
 from attnbench import data, machine, statistics
 from attnbench.checkpoint import Checkpoint
 from attnbench.contracts import Mechanism, Task
+from attnbench.diagnosis import describe
 from attnbench.errors import AttnbenchError, Unsupported
 from attnbench.model import Model, shift_room
 from attnbench.plan import Plan, check_runnable, make, regularizer_of
 from attnbench.protocol import SECTIONS
 from attnbench.record import Cost, MechanismSpec, PluginSpec, Quality, Record, Spec, Status, TaskSpec
 from attnbench.store import Store, read
-from attnbench.train import Job, Predictions, Stopped, Trainer
+from attnbench.train import Interrupted, Job, Predictions, Stopped, Trainer
 
 
 @dataclass(frozen=True)
@@ -75,12 +76,13 @@ def execute(plan: Plan, settings: Settings) -> tuple[Record, Path]:
         Interrupted: SIGINT or SIGTERM; the checkpoint says how far it came.
     """
     started = _now()
+    settings.results.mkdir(parents=True, exist_ok=True)  # before hours of training, not after
     _check_device(settings.device, plan)
     task: Task = plan.task.plugin.object
     try:
         check_runnable(plan)
         model = _build(plan, task)
-        prepared = data.load(plan.task.plugin, plan.task.options)
+        prepared = data.load(plan.task.plugin, plan.task.options, workers=torch.get_num_threads())
     except Unsupported as refused:
         spec = _spec(plan, task, data.data_key(plan.task.plugin, plan.task.options), "none")
         return _store(plan, spec, settings, started, status="unsupported", reason=str(refused))
@@ -93,9 +95,12 @@ def execute(plan: Plan, settings: Settings) -> tuple[Record, Path]:
     except Stopped as stopped:
         cost = _cost(trainer, model)
         return _store(plan, spec, settings, started, stopped.status, stopped.reason, trainer=trainer, cost=cost)
-    except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
+    except (Interrupted, AttnbenchError, OSError):
+        raise
+    except Exception as error:  # noqa: BLE001  a mechanism may fail in any way; the record says how and where
         if not _is_out_of_memory(error):
-            raise
+            reason = f"step {trainer.step}: {describe(error)}"
+            return _store(plan, spec, settings, started, "failed", reason, trainer=trainer)
         budget, length = plan.rules.budget, task.max_length(plan.task.options)
         reason = f"out of memory at step {trainer.step} with {budget.batch // budget.accumulate} x {length} tokens"
         return _store(plan, spec, settings, started, "oom", reason, trainer=trainer)
@@ -123,14 +128,14 @@ def _check_device(device: str, plan: Plan) -> None:
 
 def _build(plan: Plan, task: Task) -> Model:
     options = plan.task.options
-    return Model(
-        plan.rules.model,
-        plan.mechanism.plugin.object,
-        plan.mechanism.options,
-        task.head(options),
-        task.vocab(options),
-        task.max_length(options),
-    )
+    name, mechanism = plan.mechanism.plugin.name, plan.mechanism.plugin.object
+    head, vocab, length = task.head(options), task.vocab(options), task.max_length(options)
+    try:
+        return Model(plan.rules.model, mechanism, plan.mechanism.options, head, vocab, length)
+    except AttnbenchError:
+        raise
+    except Exception as error:  # a plugin may fail in any way; the message says how and where
+        raise AttnbenchError(f"mechanism {name}: building it failed: {describe(error)}") from error
 
 
 def _implementation(model: Model) -> str:
@@ -226,6 +231,12 @@ def _is_out_of_memory(error: BaseException) -> bool:
     return "can't allocate memory" in str(error)
 
 
+def _packages(plan: Plan) -> tuple[str, ...]:
+    """Distributions of other people that plugins of this run came from."""
+    homes = [choice.plugin.home for choice in (plan.mechanism, plan.task, *plan.regularizers)]
+    return tuple(home.where.partition(" ")[0] for home in homes if home.how == "package")
+
+
 def _now() -> str:
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
@@ -249,7 +260,7 @@ def _store(
         curve=trainer.curve if trainer else [],
         cost=cost,
         machine=machine.describe_machine(),
-        software=machine.describe_software(),
+        software=machine.describe_software(_packages(plan)),
         code={
             **machine.describe_code(),
             "origin": {"mechanism": str(plan.mechanism.plugin.home), "task": str(plan.task.plugin.home)},

@@ -285,3 +285,45 @@ def test_a_broken_file_is_one_line(call: Call, tmp_path: Path, source: str, said
     (tmp_path / "broken.py").write_text(source)
     found = call("run", "-m", "./broken.py", "-t", "recall")
     assert found.code == 2 and said in found.err and found.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "said"),
+    [
+        ("raise KeyError('lost')", 1, "KeyError: 'lost' (odd.py:"),
+        ("return v[:, :, :1]", 2, "the mechanism returned (8, 1, 16) for rows of shape (8, 16, 16)"),
+        ("return None", 1, "AttributeError: 'NoneType'"),
+    ],
+)
+def test_a_mechanism_that_breaks_is_a_failed_run_or_one_line(
+    call: Call, tmp_path: Path, body: str, code: int, said: str
+) -> None:
+    (tmp_path / "odd.py").write_text(MINE.replace("return scores.softmax(-1) @ v", body))
+    found = call("run", "-m", "./odd.py", "-t", "recall", "--json", *TINY)
+    assert found.code == code and "Traceback" not in found.err
+    if code == 1:
+        record = json.loads(found.out)
+        assert record["status"] == "failed" and record["reason"].startswith(f"step 0: {said}")
+    else:
+        assert found.err.strip().splitlines()[-1] == f"error: {said}"
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("1 / 0", "prepare failed: ZeroDivisionError: division by zero (odd_task.py:"),
+        ("return None", "prepare returned a NoneType, not a datasets.DatasetDict"),
+    ],
+)
+def test_a_task_that_breaks_is_one_line(call: Call, tmp_path: Path, body: str, said: str) -> None:
+    call("new", "task", "odd_task")
+    path = tmp_path / "odd_task.py"
+    path.write_text(path.read_text().replace("    made = {}\n", f"    {body}\n    made = {{}}\n"))
+    found = call("run", "-m", "dense", "-t", "./odd_task.py")
+    assert found.code == 2 and said in found.err.strip().splitlines()[-1] and "Traceback" not in found.err
+
+
+def test_a_results_folder_that_cannot_be_is_refused_before_training(call: Call, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    found = call("run", "-m", "dense", "-t", "recall", "--results", "file/results", *TINY)
+    assert found.code == 2 and found.err.count("\n") == 1 and found.err.startswith("error: ")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -13,6 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
 
 import attnbench
 from attnbench import data, plan, runner, store
@@ -113,7 +116,7 @@ def test_a_signal_to_the_command_stops_it_and_says_how_to_go_on(tmp_path: Path) 
     assert not list(tmp_path.glob("runs/**/*.json"))
 
 
-@pytest.mark.parametrize("damage", ["cut", "text", "other run"])
+@pytest.mark.parametrize("damage", ["cut", "text", "other run", "no step", "no identity", "a list", "no weights"])
 def test_a_checkpoint_that_does_not_fit_is_refused_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str
 ) -> None:
@@ -126,11 +129,24 @@ def test_a_checkpoint_that_does_not_fit_is_refused_in_one_line(
         path.write_bytes(path.read_bytes()[:-100])
     elif damage == "text":
         path.write_text("not a checkpoint")
+    elif damage != "other run":
+        rewrite(path, damage)
     else:
         path.replace(path.with_name(path.name.replace("-s0", "-s1")))
     with pytest.raises(AttnbenchError, match=r"damaged|belongs to another run") as caught:
         tiny(tmp_path, resume=True, seed=1 if damage == "other run" else 0)
     assert "\n" not in str(caught.value) and str(tmp_path) in str(caught.value)
+
+
+def rewrite(path: Path, damage: str) -> None:
+    """The checkpoint with something missing, in a file that is sound."""
+    with safe_open(path, framework="pt") as file:
+        header = json.loads(file.metadata()["attnbench"])
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    if damage == "no weights":
+        tensors = {name: value for name, value in tensors.items() if "norm" not in name}
+    header.pop({"no step": "step", "no identity": "identity"}.get(damage, ""), None)
+    save_file(tensors, path, {"attnbench": json.dumps([1] if damage == "a list" else header)})
 
 
 def test_resume_without_a_checkpoint_is_an_error(tmp_path: Path) -> None:
