@@ -40,6 +40,13 @@ class Home:
     def __str__(self) -> str:
         return f"{self.how} {self.where}"
 
+    @property
+    def public(self) -> str:
+        """The home without folders of this machine, for records."""
+        if self.how == "built-in":
+            return self.how
+        return f"{self.how} {Path(self.where).name if self.how in ('folder', 'file') else self.where}"
+
 
 @dataclass(frozen=True)
 class Plugin:

@@ -263,7 +263,7 @@ def _store(
         software=machine.describe_software(_packages(plan)),
         code={
             **machine.describe_code(),
-            "origin": {"mechanism": str(plan.mechanism.plugin.home), "task": str(plan.task.plugin.home)},
+            "origin": {"mechanism": plan.mechanism.plugin.home.public, "task": plan.task.plugin.home.public},
         },
         started=started,
         finished=finished,
