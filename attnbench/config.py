@@ -19,7 +19,7 @@ Probability = Annotated[float, Field(ge=0, lt=1)]
 
 
 class _Config(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class ModelConfig(_Config):

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, PlainSerializer, TypeAdapter, ValidationError
+from pydantic import BeforeValidator, PlainSerializer, PydanticUserError, TypeAdapter, ValidationError
 
 from attnbench.errors import AttnbenchError, UnknownName
 
@@ -55,6 +55,8 @@ def parse(owner: str, options: type, values: Mapping[str, Any], presets: Mapping
             raise UnknownName(f"option of {owner}", key, names)
     try:
         return TypeAdapter(options).validate_python(given)
+    except PydanticUserError as error:
+        raise AttnbenchError(f"{owner}: its options are no valid dataclass: {str(error).splitlines()[0]}") from None
     except ValidationError as error:
         raise AttnbenchError(f"{owner}: {first_fault(error)}") from None
 
@@ -64,7 +66,7 @@ def first_fault(error: ValidationError) -> str:
     first = error.errors()[0]
     where = ".".join(str(part) for part in first["loc"])
     message = first["msg"].removeprefix("Value error, ")
-    return f"{where}: {message} (found {first['input']!r})" if where else message
+    return " ".join((f"{where}: {message} (found {first['input']!r})" if where else message).split())
 
 
 def as_json(options: Any) -> dict[str, Any]:

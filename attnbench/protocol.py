@@ -86,8 +86,11 @@ def load(reference: str) -> Protocol:
             else UnknownName("protocol", reference, names())
         )
     try:
-        return Protocol.model_validate(tomllib.loads(path.read_text("utf-8")))
-    except tomllib.TOMLDecodeError as error:
+        found = Protocol.model_validate(tomllib.loads(path.read_text("utf-8")))
+        if path.parent != FOLDER and found.name in names():
+            raise AttnbenchError(f"{path}: the name {found.name!r} is taken by a protocol of attnbench; choose another")
+        return found
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise AttnbenchError(f"{path}: not valid TOML: {error}") from None
     except ValidationError as error:
         raise AttnbenchError(f"{path}: {first_fault(error)}") from None
