@@ -42,7 +42,11 @@ def wrap_module(cls: Any, reference: str) -> Mechanism:
 
     def build(shape: MixerShape, chosen: Any) -> nn.Module:
         arguments = {name: getattr(shape, what) for name, what in given.items()}
-        return _adapter(cls(**arguments, **dataclasses.asdict(chosen)), mask)
+        if "batch_first" in inspect.signature(cls).parameters:
+            arguments["batch_first"] = True  # rows here are (batch, rows, dim)
+        mixer = _adapter(cls(**arguments, **dataclasses.asdict(chosen)), mask)
+        _refuse_mixed_batch(mixer, shape, reference)
+        return mixer
 
     return Mechanism(
         summary=f"{cls.__name__}, a plain module",
@@ -62,6 +66,8 @@ def _split_parameters(cls: type, reference: str) -> tuple[dict[str, str], list[t
     for name, parameter in inspect.signature(cls).parameters.items():
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             continue
+        if name == "batch_first":
+            continue
         if name in meaning:
             given[name] = meaning[name]
         elif isinstance(parameter.default, _OPTION_TYPES):
@@ -72,6 +78,22 @@ def _split_parameters(cls: type, reference: str) -> tuple[dict[str, str], list[t
                 "(attnbench new mechanism NAME)"
             )
     return given, options
+
+
+def _refuse_mixed_batch(mixer: nn.Module, shape: MixerShape, reference: str) -> None:
+    """One example alone and beside another must give the same; one that reads (rows, batch, dim) mixes them."""
+    import torch
+
+    training = mixer.training
+    x = torch.randn(2, 2, shape.dim, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        mixer.eval()
+        alone, together = mixer(x[:1]), mixer(x)[:1]
+        mixer.train(training)
+    if not torch.allclose(alone, together, rtol=1e-3, atol=1e-4):
+        raise AttnbenchError(
+            f"{reference}: an example's output depends on its batch-mates; it must read (batch, rows, dim)"
+        )
 
 
 def _adapter(module: nn.Module, mask_name: str | None) -> nn.Module:

@@ -44,7 +44,7 @@ def build_mechanism(name: str, *, dim: int, heads: int, length: int, init_seed: 
         AttnbenchError: unknown name or option, or dim that heads does not divide.
     """
     from attnbench.model import SpecialTokens, StandaloneMixer, mixer_shape
-    from attnbench.randomness import initialise
+    from attnbench.randomness import initialise, seeded
 
     plugin = registry.load("mechanisms", name)
     if isinstance(plugin.object, Cell):
@@ -54,7 +54,8 @@ def build_mechanism(name: str, *, dim: int, heads: int, length: int, init_seed: 
         raise AttnbenchError(f"{name} needs the package {', '.join(missing)}, which is not installed")
     chosen = parse(f"mechanism {plugin.name}", mechanism.options, options, mechanism.presets)
     shape = mixer_shape(mechanism, chosen, dim=dim, heads=heads, length=length)
-    mixer = StandaloneMixer(mechanism.build(shape, chosen), SpecialTokens(dim, shape.tokens))
+    with seeded(init_seed, "build"):
+        mixer = StandaloneMixer(mechanism.build(shape, chosen), SpecialTokens(dim, shape.tokens))
     initialise(mixer, init_seed)
     return mixer
 

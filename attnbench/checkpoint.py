@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,7 +31,7 @@ class Checkpoint:
 
     def write(self, tensors: dict[str, Tensor], values: dict[str, Any]) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        partial = self.path.with_suffix(".partial")
+        partial = self.path.with_suffix(f".{secrets.token_hex(4)}.partial")
         header = json.dumps({"identity": self.identity, **values})
         save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, partial, {_VALUES: header})
         with partial.open("rb") as file:
@@ -54,6 +58,33 @@ class Checkpoint:
         if identity != self.identity:
             raise AttnbenchError(f"{self.path}: belongs to another run; run again without --resume")
         return tensors, values
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Keeps other processes from running the same cell and seed into the same results folder.
+
+        Raises:
+            AttnbenchError: one is doing so.
+        """
+        lock = self.path.with_suffix(".lock")
+        lock.parent.mkdir(parents=True, exist_ok=True)
+        with lock.open("w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise AttnbenchError(f"this run is going on already (lock {lock}); wait for it or stop it") from None
+            try:
+                yield
+            finally:
+                lock.unlink(missing_ok=True)
+
+    def set_aside(self) -> Path | None:
+        """Moves a checkpoint that is not to be resumed to a name of its own; returns that, or None if there is none."""
+        if self.resume or not self.path.exists():
+            return None
+        aside = self.path.with_suffix(f".{secrets.token_hex(4)}.safetensors")
+        self.path.rename(aside)
+        return aside
 
     def remove(self) -> None:
         self.path.unlink(missing_ok=True)

@@ -18,6 +18,8 @@ class Ragged:
 
     def __init__(self, column: pa.ChunkedArray):
         self._values, self._offsets = [], []
+        if pa.types.is_fixed_size_list(column.type):
+            column = column.cast(pa.list_(column.type.value_type))
         for chunk in column.chunks:
             self._offsets.append(chunk.offsets.to_numpy())
             self._values.append(chunk.values.to_numpy())
@@ -56,11 +58,27 @@ class Split:
         return [row[row != NO_TARGET] for row in rows]
 
 
+def _is_list(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
+
+
+def fault(table: pa.Table, name: str, in_rows: bool) -> str | None:
+    """What is wrong with a column that must hold whole numbers, one or a row of them an example."""
+    column = table.column(name)
+    kind, rows = column.type, _is_list(column.type)
+    inner = kind.value_type if rows else kind
+    if rows != in_rows or not (pa.types.is_integer(inner) or pa.types.is_boolean(inner)):
+        return f"column {name!r} holds {kind}, not {'rows of ' if in_rows else ''}whole numbers"
+    if rows and any(chunk.flatten().null_count for chunk in column.chunks):
+        return f"column {name!r} has rows with missing numbers"
+    return None
+
+
 def read_split(folder: Path, head: Head) -> Split:
     """The split saved in this folder."""
     table = datasets.load_from_disk(str(folder)).data.table
     targets = table.column(head.target)
     return Split(
         documents=[Ragged(table.column(column)) for column in head.documents],
-        targets=Ragged(targets) if pa.types.is_list(targets.type) else targets.to_numpy(),
+        targets=Ragged(targets) if _is_list(targets.type) else targets.to_numpy(),
     )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import shutil
 import tempfile
@@ -19,8 +20,8 @@ import datasets
 import numpy as np
 
 from attnbench import baselines
-from attnbench.columns import Ragged, Split, read_split
-from attnbench.contracts import NO_TARGET, Preparation, Task
+from attnbench.columns import Ragged, Split, fault, read_split
+from attnbench.contracts import NO_TARGET, Preparation, TagTokens, Task
 from attnbench.diagnosis import describe
 from attnbench.errors import AttnbenchError
 from attnbench.options import as_json
@@ -98,8 +99,9 @@ def _prepare(plugin: Plugin, options: Any, source: Path | None, folder: Path, wo
         try:
             partial.rename(folder)
         except OSError:
-            if not (folder / "card.json").is_file():
-                raise
+            if not (folder / "card.json").is_file():  # not whole, so not ours to keep
+                shutil.rmtree(folder)
+                partial.rename(folder)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 
@@ -130,8 +132,11 @@ def _check_columns(plugin: Plugin, options: Any, made: datasets.DatasetDict) -> 
                 raise AttnbenchError(
                     f"task {plugin.name}, {name}: no column {column!r}, found {made[name].column_names}"
                 )
-        if not len(made[name]):
-            raise AttnbenchError(f"task {plugin.name}, {name}: empty")
+            if not len(made[name]):
+                raise AttnbenchError(f"task {plugin.name}, {name}: empty")
+            in_rows = column in head.documents or isinstance(head, TagTokens)
+            if what := fault(made[name].data.table, column, in_rows):
+                raise AttnbenchError(f"task {plugin.name}, {name}: {what}")
 
 
 def _card(plugin: Plugin, options: Any, made: datasets.DatasetDict, folder: Path) -> dict[str, Any]:
@@ -142,13 +147,22 @@ def _card(plugin: Plugin, options: Any, made: datasets.DatasetDict, folder: Path
     counts = {name: _describe(f"task {plugin.name}, {name}", task, options, splits[name]) for name in SPLITS}
     trivial = baselines.scores(head, splits)
     if task.baselines:
-        trivial |= task.baselines(options, made)
+        try:
+            trivial |= task.baselines(options, made)
+        except Exception as error:
+            raise AttnbenchError(f"task {plugin.name}: baselines failed: {describe(error)}") from error
+    if not all(math.isfinite(score) for score in trivial.values()):
+        raise AttnbenchError(f"task {plugin.name}: a baseline's score is no number: {trivial}")
+    chance = task.chance(options) if task.chance else 1 / head.classes
+    for level, score in {"chance": chance, **trivial}.items():
+        if not 0 <= score <= 1:
+            raise AttnbenchError(f"task {plugin.name}: {level} is {score}, not a score in 0..1")
     return {
         "task": plugin.name,
         "version": task.version,
         "options": as_json(options),
         "splits": counts,
-        "chance": task.chance(options) if task.chance else 1 / head.classes,
+        "chance": chance,
         "trivial": trivial,
     }
 
@@ -161,15 +175,21 @@ def _describe(where: str, task: Task, options: Any, split: Split) -> dict[str, A
             if not 0 < len(row) <= longest:
                 raise AttnbenchError(f"{where}, row {index}: {len(row)} tokens, allowed are 1 to {longest}")
             if row.min() < 0 or row.max() >= vocab:
-                raise AttnbenchError(f"{where}, row {index}: token {row.max()} outside 0..{vocab - 1}")
+                wrong = row.min() if row.min() < 0 else row.max()
+                raise AttnbenchError(f"{where}, row {index}: token {wrong} outside 0..{vocab - 1}")
             if not task.padded and len(row) != longest:
                 raise AttnbenchError(
                     f"{where}, row {index}: {len(row)} tokens in a task that declares all have {longest}"
                 )
     labels = split.labels()
     classes = task.head(options).classes
+    if isinstance(split.targets, Ragged) and (split.targets.lengths() != split.documents[0].lengths()).any():
+        index = int((split.targets.lengths() != split.documents[0].lengths()).argmax())
+        raise AttnbenchError(f"{where}, row {index}: not as many targets as tokens")
     for index, row in enumerate(labels):
-        if len(row) and not 0 <= row.min() <= row.max() < classes:
+        if not len(row):
+            raise AttnbenchError(f"{where}, row {index}: no target")
+        if not 0 <= row.min() <= row.max() < classes:
             raise AttnbenchError(f"{where}, row {index}: target outside 0..{classes - 1}")
     found, counts = np.unique(np.concatenate(labels), return_counts=True)
     lengths = np.concatenate([ragged.lengths() for ragged in split.documents])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from typing import Annotated, Any
 
@@ -44,6 +45,8 @@ def parse(owner: str, options: type, values: Mapping[str, Any], presets: Mapping
         AttnbenchError: a value of the wrong type or range, or a combination its `__post_init__` refuses.
     """
     given = dict(values)
+    if not dataclasses.is_dataclass(options):
+        raise AttnbenchError(f"{owner}: its options are no dataclass")
     names = field_names(options)
     if "preset" in given and "preset" not in names:
         preset = given.pop("preset")
@@ -54,11 +57,15 @@ def parse(owner: str, options: type, values: Mapping[str, Any], presets: Mapping
         if key not in names:
             raise UnknownName(f"option of {owner}", key, names)
     try:
-        return TypeAdapter(options).validate_python(given)
+        found = TypeAdapter(options).validate_python(given)
     except PydanticUserError as error:
         raise AttnbenchError(f"{owner}: its options are no valid dataclass: {str(error).splitlines()[0]}") from None
     except ValidationError as error:
         raise AttnbenchError(f"{owner}: {first_fault(error)}") from None
+    for name, value in as_json(found).items():
+        if isinstance(value, float) and not math.isfinite(value):
+            raise AttnbenchError(f"{owner}: {name}: a finite number, got {value}")
+    return found
 
 
 def first_fault(error: ValidationError) -> str:

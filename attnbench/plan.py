@@ -96,11 +96,12 @@ def make(
     task_plugin = registry.load("tasks", task)
     regularizer_plugins = [registry.load("regularizers", name) for name in regularizer_names]
     rules = protocols.load(protocol)
-    aliases = {base.name: "mechanism", task_plugin.name: "task"}
+    aliases = {label.partition("+")[0]: "mechanism", base.name: "mechanism", task_plugin.name: "task"}
     divided = divide(settings or {}, _parts(base, task_plugin, regularizer_plugins), aliases)
     task_rules = rules.rules(task_plugin.name)
     mechanism_fields = field_names(base.object.options)
-    shared = {key: value for key, value in task_rules.attention.items() if key in mechanism_fields}
+    preset = base.object.presets.get(divided["mechanism"].get("preset"), {})
+    shared = {k: v for k, v in task_rules.attention.items() if k in mechanism_fields and k not in preset}
     resolved = protocols.resolve(rules, task_plugin.name, {section: divided[section] for section in SECTIONS})
     return Plan(
         label=label,
@@ -148,7 +149,13 @@ def missing_packages(mechanism: Mechanism) -> list[str]:
     """Of the packages a mechanism needs, those that are not installed."""
     from importlib.util import find_spec
 
-    return [name for name in mechanism.requires if find_spec(name) is None]
+    def missing(name: str) -> bool:
+        try:
+            return find_spec(name) is None
+        except ModuleNotFoundError:
+            return True
+
+    return [name for name in mechanism.requires if missing(name)]
 
 
 def check_runnable(plan: Plan) -> None:

@@ -14,13 +14,13 @@ import importlib
 import importlib.util
 import os
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from attnbench.contracts import Cell, Mechanism, Regularizer, Task
+from attnbench.contracts import Cell, Mechanism, NoOptions, Regularizer, Task
 from attnbench.errors import AttnbenchError, UnknownName, Unsupported
 
 KINDS: dict[str, tuple[str, tuple[type, ...]]] = {
@@ -87,8 +87,8 @@ def summary(kind: str, name: str) -> str:
         return ""
     variable, _ = KINDS[kind]
     try:
-        tree = ast.parse(path.read_text("utf-8"))
-    except (OSError, SyntaxError, UnicodeDecodeError):
+        tree = ast.parse(path.read_bytes())
+    except (OSError, SyntaxError, ValueError):
         return "(cannot be read)"
     for node in tree.body:
         targets = (
@@ -156,11 +156,19 @@ def _homes(kind: str) -> dict[str, list[Home]]:
 def _source_path(where: Home) -> Path | None:
     if where.how in ("built-in", "folder", "file"):
         return Path(where.where)
-    target = where.where.partition("(")[2].partition(":")[0]
-    try:
-        spec = importlib.util.find_spec(target)
-    except (ImportError, ValueError):
-        return None
+    return _locate(where.where.partition("(")[2].removesuffix(")").partition(":")[0])
+
+
+def _locate(module: str) -> Path | None:
+    """The file of a module, without running its parent packages, as `importlib.util.find_spec` would."""
+    parts = module.split(".")
+    inside, spec = None, None
+    for depth in range(1, len(parts) + 1):
+        name = ".".join(parts[:depth])
+        spec = next((s for finder in sys.meta_path if (s := finder.find_spec(name, inside))), None)
+        if spec is None:
+            return None
+        inside = spec.submodule_search_locations
     return Path(spec.origin) if spec and spec.origin else None
 
 
@@ -170,15 +178,25 @@ def _import(module: str, where: Home) -> ModuleType:
     except ModuleNotFoundError as error:
         raise Unsupported(f"{where}: needs the package {error.name!r}, which is not installed") from error
     except Exception as error:  # a plugin may fail in any way; the message says which and how
-        raise AttnbenchError(f"{where}: importing it failed: {type(error).__name__}: {error}") from error
+        raise AttnbenchError(f"{where}: importing it failed: {_one_line(error)}") from error
+
+
+def _one_line(error: BaseException) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 
 def _load_path(kind: str, path: Path, where: Home | None = None) -> Plugin:
     if not path.is_file():
         raise AttnbenchError(f"{path}: no such file")
+    if path.suffix != ".py":
+        raise AttnbenchError(f"{path}: not a .py file")
     path = path.resolve()
+    name = path.parent.name if path.stem == "__init__" else path.stem
     where = where or Home("file", str(path))
-    module_name = f"attnbench_plugin_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
+    digest = hashlib.sha256(f"{path} {_sha_of(path)}".encode()).hexdigest()[:12]
+    package = sys.modules.setdefault(f"attnbench_plugin_{digest}", ModuleType(f"attnbench_plugin_{digest}"))
+    package.__path__ = [str(path.parent if path.stem != "__init__" else path.parent.parent)]
+    module_name = f"{package.__name__}.{name}"
     module = sys.modules.get(module_name)
     if module is None:
         spec = importlib.util.spec_from_file_location(module_name, path)
@@ -187,10 +205,13 @@ def _load_path(kind: str, path: Path, where: Home | None = None) -> Plugin:
         sys.modules[module_name] = module  # dataclasses look their module up by name
         try:
             spec.loader.exec_module(module)
+        except ModuleNotFoundError as error:
+            del sys.modules[module_name]
+            raise Unsupported(f"{path}: needs the package {error.name!r}, which is not installed") from error
         except Exception as error:  # as in _import
             del sys.modules[module_name]
-            raise AttnbenchError(f"{path}: running it failed: {type(error).__name__}: {error}") from error
-    return _plugin(kind, path.stem, module, where)
+            raise AttnbenchError(f"{path}: running it failed: {_one_line(error)}") from error
+    return _plugin(kind, name, module, where)
 
 
 def _load_entry_point(kind: str, name: str, where: Home) -> Plugin:
@@ -229,6 +250,11 @@ def _checked(kind: str, name: str, value: Any, where: Home, module: ModuleType) 
     if not isinstance(value, types):
         wanted = " or ".join(t.__name__ for t in types)
         raise AttnbenchError(f"{where}: {variable} is a {type(value).__name__}, not a {wanted}")
+    options = getattr(value, "options", NoOptions)  # a cell has none
+    if not (isinstance(options, type) and is_dataclass(options)):
+        raise AttnbenchError(f"{where}: options is no dataclass")
+    if not isinstance(getattr(value, "version", 1), int):
+        raise AttnbenchError(f"{where}: version is no whole number")
     return Plugin(kind, name, value, where, _source_sha(module))
 
 
@@ -237,8 +263,12 @@ def _source_sha(module: ModuleType) -> str:
     start = getattr(module, "__file__", None)
     if start is None or not start.endswith(".py"):
         return "unknown"
+    return _sha_of(Path(start))
+
+
+def _sha_of(start: Path) -> str:
     seen: set[Path] = set()
-    todo = [Path(start)]
+    todo = [start]
     while todo:
         path = todo.pop()
         if path not in seen:
@@ -252,7 +282,11 @@ def _source_sha(module: ModuleType) -> str:
 
 def _private_neighbours(path: Path) -> list[Path]:
     found = []
-    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (SyntaxError, ValueError):  # running it says what is wrong
+        return []
+    for node in ast.walk(tree):
         if not isinstance(node, ast.ImportFrom) or node.level == 0:
             continue
         base = path.parent

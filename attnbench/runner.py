@@ -5,7 +5,8 @@ from __future__ import annotations
 import resource
 import secrets
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,7 +22,9 @@ from attnbench.diagnosis import describe
 from attnbench.errors import AttnbenchError, Unsupported
 from attnbench.model import Model, shift_room
 from attnbench.plan import Plan, check_runnable, make, regularizer_of
+from attnbench.progress import say
 from attnbench.protocol import SECTIONS
+from attnbench.randomness import seeded
 from attnbench.record import Cost, MechanismSpec, PluginSpec, Quality, Record, Spec, Status, TaskSpec
 from attnbench.store import Store, read
 from attnbench.train import Interrupted, Job, Predictions, Stopped, Trainer
@@ -88,10 +91,24 @@ def execute(plan: Plan, settings: Settings) -> tuple[Record, Path]:
         return _store(plan, spec, settings, started, status="unsupported", reason=str(refused))
     spec = _spec(plan, task, prepared.key, _implementation(model))
     checkpoint = _checkpoint(spec, plan.seed, settings)
-    trainer = Trainer(_job(plan, task, prepared, model, settings), checkpoint, settings.quiet)
+    with checkpoint.held():
+        if aside := checkpoint.set_aside():
+            say(f"an unfinished run of this cell was not resumed; it is kept as {aside} (rename it back for --resume)")
+        return _train(plan, task, prepared, model, spec, checkpoint, settings, started)
+
+
+def _train(
+    plan: Plan, task: Task, prepared: data.TaskData, model: Model, spec: Spec, checkpoint: Checkpoint,
+    settings: Settings, started: str,
+) -> tuple[Record, Path]:  # fmt: skip
+    """From the first step to the stored record."""
+    with _blame(f"{plan.label}: starting it failed"):
+        trainer = Trainer(_job(plan, task, prepared, model, settings), checkpoint, settings.quiet)
     try:
         trainer.fit()
         predictions = trainer.test()
+        quality = _quality(task, prepared, trainer, predictions)
+        status, why = _judge(quality, predictions.scores())
     except Stopped as stopped:
         cost = _cost(trainer, model)
         return _store(plan, spec, settings, started, stopped.status, stopped.reason, trainer=trainer, cost=cost)
@@ -104,8 +121,6 @@ def execute(plan: Plan, settings: Settings) -> tuple[Record, Path]:
         budget, length = plan.rules.budget, task.max_length(plan.task.options)
         reason = f"out of memory at step {trainer.step} with {budget.batch // budget.accumulate} x {length} tokens"
         return _store(plan, spec, settings, started, "oom", reason, trainer=trainer)
-    quality = _quality(task, prepared, trainer, predictions)
-    status, why = _judge(quality, predictions.scores())
     stored = _store(
         plan, spec, settings, started, status, why,
         trainer=trainer, cost=_cost(trainer, model), quality=quality, predictions=predictions,
@@ -121,7 +136,8 @@ def _check_device(device: str, plan: Plan) -> None:
         raise AttnbenchError("--device cuda: PyTorch sees no CUDA device here; use --device cpu")
     for choice in plan.regularizers:
         mechanism: Mechanism = plan.mechanism.plugin.object
-        room = shift_room(mechanism.tokens(plan.mechanism.options))
+        with _blame(f"mechanism {plan.mechanism.plugin.name}: tokens"):
+            room = shift_room(mechanism.tokens(plan.mechanism.options))
         if choice.plugin.object.max_shift(choice.options) > room:
             raise AttnbenchError(f"{choice.plugin.name}: shift goes beyond {room}, the rows kept free for it")
 
@@ -129,13 +145,21 @@ def _check_device(device: str, plan: Plan) -> None:
 def _build(plan: Plan, task: Task) -> Model:
     options = plan.task.options
     name, mechanism = plan.mechanism.plugin.name, plan.mechanism.plugin.object
-    head, vocab, length = task.head(options), task.vocab(options), task.max_length(options)
-    try:
+    with _blame(f"task {plan.task.plugin.name}"):
+        head, vocab, length = task.head(options), task.vocab(options), task.max_length(options)
+    with _blame(f"mechanism {name}: building it failed"), seeded(plan.seed, "build"):
         return Model(plan.rules.model, mechanism, plan.mechanism.options, head, vocab, length)
-    except AttnbenchError:
+
+
+@contextmanager
+def _blame(what: str) -> Iterator[None]:
+    """A plugin may fail in any way; the message says whose, how and where."""
+    try:
+        yield
+    except (AttnbenchError, OSError, MemoryError):
         raise
-    except Exception as error:  # a plugin may fail in any way; the message says how and where
-        raise AttnbenchError(f"mechanism {name}: building it failed: {describe(error)}") from error
+    except Exception as error:
+        raise AttnbenchError(f"{what}: {describe(error)}") from error
 
 
 def _implementation(model: Model) -> str:

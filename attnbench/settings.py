@@ -36,7 +36,7 @@ def divide(
     divided: dict[str, dict[str, Any]] = {part: {} for part in parts}
     for key, value in settings.items():
         prefix, dot, rest = key.partition(".")
-        prefix = (aliases or {}).get(prefix, prefix)
+        prefix = prefix if prefix in parts else (aliases or {}).get(prefix, prefix)
         if dot and prefix in parts:
             if rest not in parts[prefix]:
                 raise UnknownName(f"option of {prefix}", rest, parts[prefix])

@@ -148,9 +148,16 @@ class Trainer:
         indices = batch_indices(job.seed, len(job.data.splits["train"]), budget.batch, self.step)
         total = 0.0
         torch.manual_seed(key(job.seed, "plugin", self.step))  # for randomness a plugin brings itself
-        for micro, part in enumerate(np.split(indices, budget.accumulate)):
-            run = _Run(self, collate(job.data.splits["train"], part, job.pad_to, job.padded), micro)
-            loss = run.loss() / budget.accumulate
+        parts = np.split(indices, budget.accumulate)
+        runs = [
+            _Run(self, collate(job.data.splits["train"], part, job.pad_to, job.padded), micro)
+            for micro, part in enumerate(parts)
+        ]
+        predictions = sum(len(run.labels) for run in runs)
+        for run in runs:
+            if not len(run.labels):
+                continue
+            loss = run.loss() * (len(run.labels) / predictions)
             if not torch.isfinite(loss):
                 raise self._diverged(run, f"loss is {loss.item()}")
             self.accelerator.backward(loss)
@@ -187,11 +194,14 @@ class Trainer:
     def predict(self, split: Split) -> Predictions:
         """Every example once, in order."""
         self.model.eval()
+        torch.manual_seed(key(self.job.seed, "plugin", "evaluation"))
         job, parts, loss_sum = self.job, [], 0.0
         for batch in in_order(split, job.budget.eval_batch, job.pad_to, job.padded):
             run = _Run(self, batch, 0)
             logits, labels = run(), run.labels
             loss_sum += F.cross_entropy(logits, labels, reduction="sum").item()
+            if not math.isfinite(loss_sum):
+                raise self._diverged(run, f"evaluation loss is {loss_sum}")
             parts.append((logits.argmax(-1).cpu().numpy(), labels.cpu().numpy(), _example_of(batch)))
         predicted, target, example = (np.concatenate(column) for column in zip(*parts, strict=True))
         return Predictions(predicted, target, example, loss_sum / len(target))

@@ -59,8 +59,8 @@ class Options:
 def examples(options: Options, count: int, generator: np.random.Generator) -> dict[str, np.ndarray]:
     """tokens and targets, both (count, length)."""
     o = options
-    tokens = generator.integers(0, o.fillers, (count, o.length)).astype(np.uint16)
-    targets = np.full((count, o.length), NO_TARGET, dtype=np.int16)
+    tokens = generator.integers(0, o.fillers, (count, o.length)).astype(np.uint32)
+    targets = np.full((count, o.length), NO_TARGET, dtype=np.int32)
     rows = np.arange(count)[:, None]
     keys = generator.permuted(np.broadcast_to(np.arange(o.keys), (count, o.keys)), axis=1)[:, : o.pairs]
     values = generator.integers(0, o.values, (count, o.pairs))
@@ -78,7 +78,7 @@ def prepare(options: Options, preparation: Preparation) -> datasets.DatasetDict:
     for number, (name, count) in enumerate(sizes.items()):
         generator = np.random.Generator(np.random.PCG64([options.data_seed, number]))
         features = datasets.Features(
-            tokens=datasets.List(datasets.Value("uint16")), targets=datasets.List(datasets.Value("int16"))
+            tokens=datasets.List(datasets.Value("uint32")), targets=datasets.List(datasets.Value("int32"))
         )
         made[name] = datasets.Dataset.from_dict(examples(options, count, generator), features=features)
     return datasets.DatasetDict(made)

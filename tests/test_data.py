@@ -15,7 +15,7 @@ import pytest
 from sklearn.datasets import load_digits
 
 from attnbench import data, registry
-from attnbench.contracts import NO_TARGET, Classify, Source, Task
+from attnbench.contracts import NO_TARGET, Classify, Head, Match, Source, TagTokens, Task
 from attnbench.errors import AttnbenchError
 from attnbench.options import parse
 from attnbench.registry import Home, Plugin
@@ -72,16 +72,14 @@ def test_it_is_read_from_a_mapped_file() -> None:
 
     load(made_up())
     before = pa.total_allocated_bytes()
-    big = plugin(
-        lambda options, preparation: splits(**{n: ([[1, 2, 3]] * 50_000, [0, 1] * 25_000) for n in data.SPLITS})
-    )
+    big = plugin(lambda options, preparation: splits(**{n: ([[1, 2, 3]] * 5_000, [0, 1] * 2_500) for n in data.SPLITS}))
     found = load(dataclasses.replace(big, source_sha="other"))
-    assert found.splits["train"].documents[0][49_999].tolist() == [1, 2, 3]
+    assert found.splits["train"].documents[0][4_999].tolist() == [1, 2, 3]
     again = load(dataclasses.replace(big, source_sha="other"))
     del found
-    labels = 3 * 50_000 * 8
+    labels = 3 * 5_000 * 8
     assert pa.total_allocated_bytes() - before <= labels, "the tokens, three times as much, stay in the file"
-    assert len(again.splits["train"]) == 50_000
+    assert len(again.splits["train"]) == 5_000
 
 
 @pytest.mark.parametrize(
@@ -211,3 +209,237 @@ def test_trivial_levels_are_what_a_direct_count_gives() -> None:
     assert found.card["trivial"]["majority"] == pytest.approx(np.mean(found.splits["test"].targets == guess))
     assert 0.2 < found.card["trivial"]["token_counts"] < 0.5
     assert found.card["chance"] == 0.1
+
+
+CLASSIFY = Classify(2)
+
+
+def columns(head: Head = CLASSIFY, features: datasets.Features | None = None, **rows: list[Any]) -> Plugin:
+    """A task of which all three splits have these columns."""
+    made = datasets.DatasetDict({n: datasets.Dataset.from_dict(rows, features=features) for n in data.SPLITS})
+    which = plugin(lambda options, preparation: made)
+    return dataclasses.replace(which, object=dataclasses.replace(which.object, head=lambda options: head))
+
+
+LABEL = {"label": [0, 1]}
+
+
+@pytest.mark.parametrize(
+    ("which", "said"),
+    [
+        (columns(tokens=[[3, -1], [2]], **LABEL), "token -1 outside 0..4"),
+        (columns(tokens=[[1.0, 2.5], [2.0]], **LABEL), "tokens"),
+        (columns(tokens=[["a"], ["b"]], **LABEL), "tokens"),
+        (columns(tokens=[1, 2], **LABEL), "tokens"),
+        (columns(tokens=[[[1, 2]], [[2, 3]]], **LABEL), "tokens"),
+        (columns(tokens=[[1, None], [2]], **LABEL), "tokens"),
+        (columns(tokens=[[1], None], **LABEL), "train, row 1: 0 tokens"),
+        (columns(tokens=[[1], [2]], label=[0.5, 1.0]), "label"),
+        (columns(tokens=[[1], [2]], label=["a", "b"]), "label"),
+        (columns(tokens=[[1], [2]], label=[-100, 1]), "train, row 0"),
+        (columns(TagTokens(2), tokens=[[1, 2], [2]], targets=[[0, -100], [2]]), "train, row 1: target outside 0..1"),
+        (columns(TagTokens(2), tokens=[[1, 2], [2]], targets=[[0, 1], [1, 1]]), "train, row 1"),
+        (columns(TagTokens(2), tokens=[[1, 2], [2]], targets=[[0], [1]]), "train, row 0"),
+        (columns(TagTokens(2), tokens=[[1, 2], [2]], targets=[[-100, -100], [-100]]), "train"),
+        (columns(Match(2), tokens=[[1, 2], [2]], tokens_b=[[1], [9]], **LABEL), "row 1: token 9 outside 0..4"),
+        (columns(Match(2), tokens=[[1, 2], [2]], **LABEL), "no column 'tokens_b'"),
+    ],
+    ids=range(16),
+)
+def test_a_column_of_the_wrong_kind_is_refused_in_one_line(which: Plugin, said: str) -> None:
+    with pytest.raises(AttnbenchError) as caught:
+        load(which)
+    assert said in str(caught.value) and "made_up" in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "tokens", [datasets.List(datasets.Value("uint8"), length=3), datasets.LargeList(datasets.Value("uint16"))]
+)
+def test_lists_of_every_kind_are_read(tokens: Any) -> None:
+    features = datasets.Features(tokens=tokens, label=datasets.ClassLabel(names=["no", "yes"]))
+    found = load(columns(features=features, tokens=[[1, 2, 3], [4, 3, 2]], **LABEL)).splits["test"]
+    assert [row.tolist() for row in found.documents[0]] == [[1, 2, 3], [4, 3, 2]] and found.targets.tolist() == [0, 1]
+
+
+def test_sets_that_were_selected_shuffled_or_joined_are_read_as_they_show_themselves() -> None:
+    whole = datasets.Dataset.from_dict({"tokens": [[i % 5] * (i % 3 + 1) for i in range(30)], "label": [0, 1] * 15})
+    parts = whole.shuffle(seed=1).train_test_split(0.3, seed=1)
+    made = datasets.DatasetDict(
+        train=parts["train"],
+        validation=parts["test"].select([5, 0, 3]),
+        test=datasets.concatenate_datasets([whole.select(range(20, 24)), whole.select([2])]),
+    )
+    found = load(plugin(lambda options, preparation: made))
+    for name, split in made.items():
+        assert [row.tolist() for row in found.splits[name].documents[0]] == split["tokens"][:]
+        assert found.splits[name].targets.tolist() == split["label"][:]
+
+
+@pytest.mark.parametrize("made", [None, {}, datasets.Dataset.from_dict({"tokens": [[1]], "label": [0]})])
+def test_a_preparation_that_returns_something_else_is_one_line(made: Any) -> None:
+    with pytest.raises(AttnbenchError, match=r"returned a \w+, not a datasets.DatasetDict"):
+        load(plugin(lambda options, preparation: made))
+
+
+@pytest.mark.parametrize("fault", [ZeroDivisionError, float("nan")], ids=["raises", "nan"])
+def test_a_baseline_that_breaks_is_one_line_and_nothing_is_kept(tmp_path: Path, fault: Any) -> None:
+    def baselines(options: Any, made: Any) -> dict[str, float]:
+        if isinstance(fault, float):
+            return {"mine": fault}
+        raise fault("first\nsecond")
+
+    which = plugin(lambda o, p: splits(train=GOOD, validation=GOOD, test=GOOD), baselines=baselines)
+    with pytest.raises(AttnbenchError) as caught:
+        load(which)
+    assert "\n" not in str(caught.value) and "made_up" in str(caught.value)
+    assert list((tmp_path / "cache" / "made_up").iterdir()) == []
+
+
+def test_a_preparation_that_raises_says_how_and_where() -> None:
+    def breaks(options: Any, preparation: Any) -> Any:
+        raise KeyError("first\nsecond")
+
+    with pytest.raises(AttnbenchError, match=r"made_up.*KeyError.*test_data.py:\d+") as caught:
+        load(plugin(breaks))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_folder_without_a_card_is_not_trusted(tmp_path: Path) -> None:
+    """Left by an older version, a copy that was cut off, or a hand that removed files."""
+    folder = tmp_path / "cache" / "made_up" / data.data_key(made_up(), made_up().object.options())
+    (folder / "train").mkdir(parents=True)
+    (folder / "train" / "data.arrow").write_text("half")
+    assert len(load(made_up()).splits["train"]) == 3
+
+
+def test_a_set_that_another_process_finished_meanwhile_is_taken(tmp_path: Path) -> None:
+    """Two runs start at once on an empty cache; both must read whole sets, and one is kept."""
+
+    def slow(options: Any, preparation: Any) -> datasets.DatasetDict:
+        if not hasattr(slow, "inner"):
+            slow.inner = True  # type: ignore[attr-defined]
+            load(which)
+        return splits(train=GOOD, validation=GOOD, test=GOOD)
+
+    which = plugin(slow)
+    assert len(load(which).splits["train"]) == 3
+    assert [path.name for path in (tmp_path / "cache" / "made_up").iterdir()] == [data.data_key(which, _options(which))]
+
+
+def _options(which: Plugin) -> Any:
+    return which.object.options()
+
+
+def test_files_that_a_preparation_writes_are_kept(tmp_path: Path) -> None:
+    def writes(options: Any, preparation: Any) -> datasets.DatasetDict:
+        (preparation.folder / "labels.txt").write_text("a b")
+        return splits(train=GOOD, validation=GOOD, test=GOOD)
+
+    load(plugin(writes))
+    assert [path.read_text() for path in (tmp_path / "cache").rglob("files/labels.txt")] == ["a b"]
+
+
+def test_what_shapes_nothing_leaves_the_key_alone() -> None:
+    which = made_up()
+    moved = dataclasses.replace(which, home=Home("folder", "/elsewhere/made_up.py"))
+    told = dataclasses.replace(which, object=dataclasses.replace(which.object, summary="other words"))
+    assert len({data.data_key(one, _options(which)) for one in (which, moved, told)}) == 1
+
+
+def test_two_documents_are_filled_apart_and_targets_of_tokens_with_them() -> None:
+    two = load(columns(Match(2), tokens=[[1, 2], [2]], tokens_b=[[1], [4, 4, 4]], **LABEL)).splits["train"]
+    batch = data.collate(two, [0, 1], None, True)
+    assert [tokens.tolist() for tokens, _ in batch.documents] == [[[1, 2], [2, 0]], [[1, 0, 0], [4, 4, 4]]]
+    tagging = columns(TagTokens(2), tokens=[[1, 2], [2]], targets=[[0, 1], [1]])
+    tags = load(dataclasses.replace(tagging, source_sha="other")).splits["train"]
+    for pad_to, width in ((None, 2), (3, 3)):
+        batch = data.collate(tags, [1, 0], pad_to, True)
+        expected = np.full((2, width), NO_TARGET)
+        expected[0, 0], expected[1, :2] = 1, [0, 1]
+        assert batch.targets.tolist() == expected.tolist() and batch.documents[0][0].shape == (2, width)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 100])
+def test_in_order_shows_every_example_once(size: int) -> None:
+    split = load(made_up()).splits["test"]
+    for padded in (True, False):
+        batches = list(data.in_order(split, size, None, padded))
+        assert np.concatenate([batch.indices for batch in batches]).tolist() == [0, 1, 2]
+        assert all((batch.documents[0][1] is not None) == padded for batch in batches)
+
+
+def recall(**values: int) -> tuple[Any, data.TaskData]:
+    which = registry.load("tasks", "recall")
+    sizes = {"train": 400, "validation": 50, "test": 200}
+    options = parse("task recall", which.object.options, sizes | values)
+    return options, data.load(which, options)
+
+
+@pytest.mark.parametrize("values", [{}, {"keys": 300, "values": 300}, {"values": 40_000}, {"fillers": 70_000}])
+def test_recall_asks_for_values_that_stand_in_front_at_any_size(values: dict[str, int]) -> None:
+    """Token ids and answers as wide as the options make them."""
+    options, found = recall(**values, train=60)
+    first_query = options.fillers + options.keys * options.values
+    for tokens, targets in zip(found.splits["train"].documents[0], found.splits["train"].targets, strict=True):
+        ids = [int(token) for token in tokens]
+        kept = dict(divmod(i - options.fillers, options.values) for i in ids if options.fillers <= i < first_query)
+        assert len(kept) == options.pairs
+        assert [kept[i - first_query] for i in ids[-options.pairs :]] == targets[-options.pairs :].tolist()
+
+
+def test_the_trivial_levels_of_recall_by_hand() -> None:
+    options, found = recall(pairs=3, keys=5, values=3)
+    first_query = options.fillers + options.keys * options.values
+    test = found.splits["test"]
+    right = []
+    for tokens, targets in zip(test.documents[0], test.targets, strict=True):
+        carried = [(int(t) - options.fillers) % options.values for t in tokens if options.fillers <= t < first_query]
+        guess = min(range(options.values), key=lambda value: (-carried.count(value), value))
+        right.append(np.mean([answer == guess for answer in targets if answer != NO_TARGET]))
+    assert found.card["trivial"]["most_frequent_value_present"] == pytest.approx(np.mean(right))
+    answers = [int(a) for row in found.splits["train"].targets for a in row if a != NO_TARGET]
+    common = max(range(options.values), key=lambda value: answers.count(value))
+    rows = [[a for a in row if a != NO_TARGET] for row in test.targets]
+    assert found.card["trivial"]["majority"] == pytest.approx(np.mean([np.mean(np.array(r) == common) for r in rows]))
+    assert found.card["chance"] == pytest.approx(1 / 3) and found.card["splits"]["test"]["predictions"] == 600
+
+
+def test_values_of_recall_are_drawn_evenly_and_fillers_carry_no_answer() -> None:
+    options, found = recall(train=4000)
+    answers = np.concatenate(found.splits["train"].labels())
+    counts = np.bincount(answers, minlength=4)
+    assert np.all(np.abs(counts - len(answers) / 4) < 4.5 * np.sqrt(len(answers) * 0.25 * 0.75))
+    places = np.concatenate([np.flatnonzero(row >= options.fillers)[:-2] for row in found.splits["train"].documents[0]])
+    spread = np.bincount(places, minlength=options.room)
+    assert len(spread) == options.room and np.all(np.abs(spread - 8000 / options.room) < 5 * np.sqrt(8000 / 34))
+
+
+def test_the_level_of_token_counts_by_hand() -> None:
+    """The label is whether token 1 occurs more than twice: counts alone tell, the most frequent label does not."""
+    generator = np.random.default_rng(0)
+
+    def split(count: int) -> tuple[list[list[int]], list[int]]:
+        tokens = generator.integers(0, 5, (count, 12))
+        return tokens.tolist(), ((tokens == 1).sum(1) > 2).astype(int).tolist()
+
+    made = splits(train=split(600), validation=split(50), test=split(200))
+    which = plugin(lambda options, preparation: made)
+    which = dataclasses.replace(which, object=dataclasses.replace(which.object, max_length=lambda options: 12))
+    found = load(which)
+    train, test = np.array(made["train"]["label"]), np.array(made["test"]["label"])
+    assert found.card["trivial"]["token_counts"] > 0.97
+    assert found.card["trivial"]["majority"] == pytest.approx(np.mean(test == np.bincount(train).argmax()))
+
+
+def test_the_split_of_digits_is_a_rule_on_the_number_alone() -> None:
+    import hashlib
+
+    which = registry.load("tasks", "digits")
+    found = data.load(which, _options(which))
+    truth = load_digits()
+    expected: dict[str, list[list[int]]] = {name: [] for name in data.SPLITS}
+    for index, pixels in enumerate(truth.data):
+        place = int.from_bytes(hashlib.sha256(b"digits %d" % index).digest()[:4], "big") % 10
+        expected["test" if place == 9 else "validation" if place == 8 else "train"].append(pixels.astype(int).tolist())
+    for name in data.SPLITS:
+        assert [row.tolist() for row in found.splits[name].documents[0]] == expected[name]

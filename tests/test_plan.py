@@ -226,3 +226,76 @@ def test_every_shipped_protocol_resolves_for_every_task() -> None:
         for task in registry.names("tasks"):
             for mechanism in registry.names("mechanisms"):
                 plan.make(mechanism, task, protocol=name)
+
+
+def test_ernie_sparse_and_hst_with_sar_share_one_cell() -> None:
+    """The same question has the same spec hash, whatever it is called."""
+    from attnbench import runner
+
+    hashes = {
+        runner._spec(made, made.task.plugin.object, "key", "reference").hash
+        for made in (
+            plan.make("ernie_sparse", "recall"),
+            plan.make("ernie_sparse", "recall", regularizer="sar", seed=3),
+            plan.make("hst", "recall", regularizer="sar"),
+        )
+    }
+    assert len(hashes) == 1
+    other = plan.make("hst", "recall", regularizer="rdrop")
+    assert runner._spec(other, other.task.plugin.object, "key", "reference").hash not in hashes
+
+
+@pytest.mark.parametrize("regularizer", ["none", "rdrop", "sar+rdrop"])
+def test_ernie_sparse_with_another_regularizer_names_the_way(regularizer: str) -> None:
+    with pytest.raises(AttnbenchError, match=f"use --mechanism hst --regularizer {regularizer.replace('+', '.')}"):
+        plan.make("ernie_sparse", "recall", regularizer=regularizer)
+
+
+def test_options_of_a_cell_go_by_its_name_too() -> None:
+    made = plan.make("ernie_sparse", "recall", settings={"ernie_sparse.block_size": 4})
+    assert made.mechanism.options.block_size == 4
+
+
+def test_a_preset_the_user_asks_for_wins_over_the_protocol(tmp_path: Path) -> None:
+    path = tmp_path / "preset.py"
+    path.write_text(
+        "from dataclasses import dataclass\n"
+        "@dataclass(frozen=True)\nclass Options:\n    block_size: int = 64\n"
+        + MECHANISM.format(more="", arguments="options=Options, presets={'fine': {'block_size': 2}}, ")
+    )
+    assert plan.make(str(path), "recall").mechanism.options.block_size == 8
+    assert plan.make(str(path), "recall", settings={"preset": "fine"}).mechanism.options.block_size == 2
+
+
+def test_a_sum_of_regularizers_has_the_options_of_both() -> None:
+    made = plan.make("dense", "recall", regularizer="sar+rdrop", settings={"sar.alpha": 2, "rdrop.alpha": "3"})
+    assert made.label == "dense+sar+rdrop"
+    assert [choice.options.alpha for choice in made.regularizers] == [2.0, 3.0]
+    with pytest.raises(AttnbenchError, match=r"ambiguous: write sar.alpha or rdrop.alpha"):
+        plan.make("dense", "recall", regularizer="sar+rdrop", settings={"alpha": 2})
+
+
+@pytest.mark.parametrize("regularizer", ["sar+", "+", "sar+none", "none+none", "sar+sar", "sar +rdrop"])
+def test_what_is_no_sum_of_regularizers_is_refused(regularizer: str) -> None:
+    with pytest.raises(AttnbenchError) as caught:
+        plan.make("dense", "recall", regularizer=regularizer)
+    assert "regularizer" in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("schedule", ["cosine", "rsqrt", "constant"])
+@pytest.mark.parametrize("warmup", [0, 1, 7, 40])
+def test_every_schedule_rises_evenly_and_then_never_again(schedule: str, warmup: int) -> None:
+    budget = Budget(steps=40, warmup=warmup, lr=0.5, schedule=schedule)  # type: ignore[arg-type]
+    rates = [budget.learning_rate(step) for step in range(40)]
+    rise = [0.5 * (step + 1) / warmup for step in range(warmup)]
+    assert rates[:warmup] == pytest.approx(rise)
+    assert all(0 < later <= earlier <= 0.5 for earlier, later in zip(rates[warmup:], rates[warmup + 1 :], strict=False))
+
+
+def test_cosine_and_rsqrt_by_hand() -> None:
+    cosine = Budget(steps=100, warmup=20, lr=1.0, schedule="cosine")
+    for step in range(20, 100):
+        expected = math.cos(math.pi / 2 * (step - 20) / 80) ** 2  # the half-angle form
+        assert cosine.learning_rate(step) == pytest.approx(expected, abs=1e-12)
+    rsqrt = Budget(steps=1000, warmup=25, lr=1.0, schedule="rsqrt")
+    assert all(rsqrt.learning_rate(step) ** -2 == pytest.approx((step + 1) / 25) for step in range(25, 1000))

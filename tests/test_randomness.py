@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import nn
 
 from attnbench.randomness import Dropout, Stream, batch_indices, draw, initialise, key, seeded
@@ -99,3 +101,57 @@ def test_the_global_generator_is_left_alone() -> None:
     with seeded(1, "x"):
         inside = torch.rand(3)
     assert torch.equal(torch.rand(3), expected) and not torch.equal(inside, expected)
+
+
+@given(st.integers(1, 40), st.integers(1, 100), st.integers(0, 3))
+def test_batches_of_any_size_go_through_epoch_after_epoch(examples: int, batch: int, seed: int) -> None:
+    steps = -(-3 * examples // batch)
+    alone = [batch_indices(seed, examples, batch, step) for step in reversed(range(steps))][::-1]
+    seen = np.concatenate(alone)
+    for epoch in range(3):
+        assert sorted(seen[epoch * examples : (epoch + 1) * examples]) == list(range(examples))
+
+
+def test_the_order_of_an_epoch_is_a_fair_permutation() -> None:
+    """Every example comes first about equally often over the seeds."""
+    first = np.bincount([batch_indices(seed, 5, 1, 0)[0] for seed in range(2000)], minlength=5)
+    assert np.all(np.abs(first - 400) < 4 * np.sqrt(2000 * 0.2 * 0.8))
+
+
+@pytest.mark.parametrize("p", [0.01, 0.3, 0.75])
+def test_dropout_keeps_the_mean_of_what_it_gets(p: float) -> None:
+    x = torch.linspace(0.5, 1.5, 400 * 50 * 10).reshape(400, 50, 10)
+    kept = Dropout(p, "site", Stream(seed=4))(x)
+    error = float(x.square().mean()) ** 0.5 * np.sqrt(p / (1 - p) / x.numel())
+    assert abs(float(kept.mean()) - float(x.mean())) < 4 * error
+
+
+def test_dropout_draws_are_alike_for_every_row_and_column() -> None:
+    dropped = (masks(Stream(seed=2), 0.25, (64, 30, 20)) == 0).double()
+    for dims, count in (((0, 1), 64 * 30), ((0, 2), 64 * 20), ((1, 2), 600)):
+        assert (dropped.mean(dims) - 0.25).abs().max() < 5 * np.sqrt(0.25 * 0.75 / count)
+
+
+def test_special_rows_and_content_have_masks_of_their_own() -> None:
+    dropped = masks(Stream(seed=1, specials=10), 0.5, (2, 20, 50)) == 0
+    assert not torch.equal(dropped[:, :10], dropped[:, 10:])
+
+
+def test_dropped_values_get_no_gradient() -> None:
+    x = torch.ones(2, 30, 8, requires_grad=True)
+    y = Dropout(0.4, "site", Stream(seed=1))(x)
+    y.sum().backward()
+    assert x.grad is not None and torch.equal(x.grad, y.detach())
+
+
+def test_a_module_that_fails_inside_leaves_the_generator_alone() -> None:
+    layer = nn.Linear(3, 3)
+    torch.manual_seed(3)
+    before = torch.get_rng_state()
+    with pytest.raises(ZeroDivisionError), seeded(1):
+        raise ZeroDivisionError(torch.rand(5))
+    assert torch.equal(torch.get_rng_state(), before)
+    initialise(layer, 1)
+    Dropout(0.5, "site", Stream())(torch.ones(2, 3, 4))
+    draw(0, 9, "x")
+    assert torch.equal(torch.get_rng_state(), before)

@@ -19,6 +19,7 @@ from safetensors.torch import save_file
 
 import attnbench
 from attnbench import data, plan, runner, store
+from attnbench.adapters import wrap_module
 from attnbench.errors import AttnbenchError
 from attnbench.record import Record
 from attnbench.train import Interrupted, Trainer
@@ -325,3 +326,56 @@ def runner_key(seed: int) -> int:
 
     digest = hashlib.blake2b(json.dumps([seed, "order", 0]).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1
+
+
+def test_a_checkpoint_that_is_not_resumed_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        _StopAt(patch, 5)
+        with pytest.raises(Interrupted):
+            tiny(tmp_path)
+    kept = next(tmp_path.glob("unfinished/*.safetensors")).read_bytes()
+    assert tiny(tmp_path).quality is not None
+    assert [path.read_bytes() for path in tmp_path.glob("unfinished/*")] == [kept]
+
+
+def test_a_second_process_on_the_same_run_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    original = Trainer.test
+
+    def test(trainer: Trainer) -> Any:
+        monkeypatch.setattr(Trainer, "test", original)
+        with pytest.raises(AttnbenchError, match="going on already"):
+            tiny(tmp_path)
+        return original(trainer)
+
+    monkeypatch.setattr(Trainer, "test", test)
+    assert tiny(tmp_path).quality is not None
+    assert len(list(tmp_path.glob("runs/**/*.json"))) == 1
+
+
+@pytest.mark.parametrize(
+    ("declared", "said"),
+    [("chance=lambda o: 5.0", "chance is 5.0"), ("chance=lambda o: float('nan')", "chance is nan")],
+)
+def test_a_level_outside_0_to_1_is_refused_before_training(tmp_path: Path, declared: str, said: str) -> None:
+    path = tmp_path / "odd_levels.py"
+    path.write_text(PADDED_TASK.replace("padded=True", f"padded=True, {declared}"))
+    with pytest.raises(AttnbenchError, match=said):
+        tiny(tmp_path, "dense", str(path))
+    assert not list(tmp_path.glob("unfinished/*"))
+
+
+def test_a_module_that_would_mix_the_batch_reads_it_batch_first_or_is_refused() -> None:
+    shape = attnbench.MixerShape(dim=8, heads=2, length=6)
+    encoder = wrap_module(torch.nn.TransformerEncoderLayer, "torch.nn:TransformerEncoderLayer")
+    assert encoder.build(shape, encoder.options()).module.self_attn.batch_first
+
+    class Mixes(torch.nn.Module):
+        def __init__(self, dim: int):
+            super().__init__()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x + x.mean(0, keepdim=True)
+
+    mixes = wrap_module(Mixes, "here:Mixes")
+    with pytest.raises(AttnbenchError, match="depends on its batch-mates"):
+        mixes.build(shape, mixes.options())

@@ -1,0 +1,158 @@
+"""Protocols: built-in and the user's own, what changes their name, and who gets their attention options."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from attnbench import plan, protocol, registry
+from attnbench.config import Budget, ModelConfig, Numerics, Padding
+from attnbench.errors import AttnbenchError, UnknownName
+
+HEAD = 'name = "mine"\nversion = 2\nsummary = "s"\n'
+
+
+def own(folder: Path, text: str = "", head: str = HEAD) -> str:
+    path = folder / "mine.toml"
+    path.write_text(head + text)
+    return str(path)
+
+
+def refused(reference: str, **more: Any) -> str:
+    with pytest.raises(AttnbenchError) as caught:
+        plan.make("dense", "recall", protocol=reference, **more)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_names_are_the_files_and_load_under_their_names() -> None:
+    assert "quick" in protocol.names()
+    for name in protocol.names():
+        assert protocol.load(name).name == name
+    with pytest.raises(UnknownName, match="did you mean quick"):
+        protocol.load("quikc")
+
+
+def test_what_a_file_leaves_out_has_the_default(tmp_path: Path) -> None:
+    rules = plan.make("dense", "recall", protocol=own(tmp_path)).rules
+    assert (rules.model, rules.budget) == (ModelConfig(), Budget())
+    assert (rules.numerics, rules.padding) == (Numerics(), Padding())
+    assert rules.spec.model_dump() == {"name": "mine", "version": 2, "changes": {}}
+
+
+def test_values_of_a_task_win_over_those_for_all_and_the_user_over_both(tmp_path: Path) -> None:
+    reference = own(tmp_path, "[model]\ndim = 32\nlayers = 3\n[tasks.recall.model]\ndim = 16\n")
+    assert plan.make("dense", "digits", protocol=reference).rules.model.dim == 32
+    model = plan.make("dense", "recall", protocol=reference).rules.model
+    assert (model.dim, model.layers) == (16, 3)
+    assert plan.make("dense", "recall", protocol=reference, settings={"dim": "8"}).rules.model.dim == 8
+
+
+CHANGES = {
+    "model.dim": 32,
+    "model.positions": "sinusoidal",
+    "budget.lr": 0.5,
+    "budget.schedule": "rsqrt",
+    "numerics.dtype": "bf16",
+    "padding.rule": "max",
+}
+
+
+def spec_of(settings: dict[str, Any]) -> Any:
+    return plan.make("dense", "digits", settings=settings).rules.spec
+
+
+def test_every_set_of_changed_values_is_a_protocol_of_its_own() -> None:
+    sets = [dict(c) for size in range(3) for c in itertools.combinations(CHANGES.items(), size)]
+    specs = [spec_of(changes) for changes in sets]
+    for changes, spec in zip(sets, specs, strict=True):
+        assert spec.changes == changes
+        assert spec.name == "quick" if not changes else spec.name.startswith("quick-")
+    assert len({spec.name for spec in specs}) == len(sets)
+
+
+def test_the_name_depends_on_the_values_not_on_how_they_were_said() -> None:
+    said = [{"model.dim": 32, "budget.lr": 0.5}, {"budget.lr": "5e-1", "dim": "32"}, {"lr": "0.50", "model.dim": "32"}]
+    assert len({spec_of(settings).name for settings in said}) == 1
+    assert spec_of({"dim": 64, "batch": "32"}).name == "quick", "what the protocol says already is no change"
+
+
+def test_options_of_task_mechanism_and_regularizer_rename_no_protocol() -> None:
+    made = plan.make("hst", "recall", regularizer="sar", settings={"pairs": 1, "block_size": 4, "alpha": 2})
+    assert made.rules.spec.name == "quick"
+
+
+@pytest.mark.parametrize("value", ["inf", "nan", float("inf")])
+@pytest.mark.parametrize("key", ["budget.lr", "budget.clip", "budget.eps", "budget.weight_decay", "model.dropout"])
+def test_a_value_that_no_record_can_hold_is_refused(key: str, value: Any) -> None:
+    assert key.partition(".")[2] in refused("quick", settings={key: value})
+
+
+def test_a_value_of_a_regularizer_that_no_record_can_hold_is_refused() -> None:
+    assert "alpha" in refused("quick", regularizer="sar", settings={"alpha": "inf"})
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[budget]\nsteps = 'x'", "budget: steps: Input should be a valid integer"),
+        ("[budget]\nbatch = 10\naccumulate = 3", "accumulate=3 does not divide batch=10"),
+        ("[budgett]\nsteps = 3", "budgett: Extra inputs"),
+        ("[tasks.recall.budgett]\nsteps = 3", "tasks.recall.budgett: Extra inputs"),
+        ("[tasks.recall.budget]\nstepps = 3", "did you mean steps"),
+        ("[tasks.recall.task]\npiars = 1", "did you mean pairs"),
+        ("[tasks.recall.task]\npairs = 0", "task recall: pairs: Input should be greater than 0"),
+        ("[model\ndim = 3", "not valid TOML"),
+        ("[model]\ndim = 3\ndim = 4", "not valid TOML"),
+        ("budget = 3", "budget: Input should be a valid dictionary"),
+    ],
+)
+def test_a_faulty_file_is_one_line(tmp_path: Path, text: str, said: str) -> None:
+    assert said in refused(own(tmp_path, text))
+
+
+def test_a_file_that_is_not_text_or_a_folder_is_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "bytes.toml"
+    path.write_bytes(b"name = '\xff\xfe'")
+    assert "bytes.toml" in refused(str(path))
+    (tmp_path / "folder.toml").mkdir()
+    assert "folder.toml" in refused(str(tmp_path / "folder.toml"))
+
+
+def test_a_file_under_the_name_of_a_built_in_protocol_shares_no_table_with_it(tmp_path: Path) -> None:
+    """A copy of `quick` with other values must not pass for `quick`."""
+    text = (protocol.FOLDER / "quick.toml").read_text("utf-8").replace("dim = 64", "dim = 16")
+    try:
+        copy = plan.make("dense", "digits", protocol=own(tmp_path, text, head="")).rules
+    except AttnbenchError:
+        return
+    assert copy.model.dim == 16
+    assert copy.spec != plan.make("dense", "digits").rules.spec
+
+
+ATTENTION = "[tasks.recall.attention]\nblock_size = 4\nwindow = 5\n"
+
+
+@pytest.mark.parametrize("mechanism", registry.names("mechanisms"))
+def test_attention_options_reach_exactly_the_mechanisms_that_have_them(tmp_path: Path, mechanism: str) -> None:
+    reference = own(tmp_path, ATTENTION)
+    here = plan.make(mechanism, "recall", protocol=reference).mechanism
+    elsewhere = plan.make(mechanism, "digits", protocol=reference).mechanism
+    fields = {field.name: field for field in dataclasses.fields(here.options)}
+    for name, value in {"block_size": 4, "window": 5}.items():
+        if name in fields:
+            assert getattr(here.options, name) == value
+            assert getattr(elsewhere.options, name) == fields[name].default
+            changed = plan.make(mechanism, "recall", protocol=reference, settings={name: "2"}).mechanism
+            assert getattr(changed.options, name) == 2
+    others = {name for name in fields if name not in ("block_size", "window")}
+    assert all(getattr(here.options, name) == fields[name].default for name in others)
+
+
+def test_a_users_preset_and_the_attention_options_meet(tmp_path: Path) -> None:
+    options = plan.make("hst", "recall", protocol=own(tmp_path, ATTENTION), settings={"preset": "literal"})
+    assert (options.mechanism.options.block_size, options.mechanism.options.window_blocks) == (4, 1)
