@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from attnbench.errors import one_line
+
 
 def first_non_finite(model: nn.Module, forward: Callable[[], Tensor]) -> str:
     """The first module, in the order of the forward pass, whose output is not finite; else the first such gradient."""
@@ -42,7 +44,7 @@ def describe(error: BaseException) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if "site-packages" not in frame.filename and not frame.filename.startswith("<")]
     place = f" ({Path(own[-1].filename).name}:{own[-1].lineno})" if own else ""
-    return f"{type(error).__name__}: {' '.join(str(error).split())}{place}"
+    return one_line(error) + place
 
 
 def _floats(value: Any) -> list[Tensor]:

@@ -36,3 +36,8 @@ def suggestion(name: str, known: Iterable[str]) -> str:
         return "; there are none"
     shown = ", ".join(names[:20])
     return f"; known: {shown}{', ...' if len(names) > 20 else ''}"
+
+
+def one_line(error: BaseException) -> str:
+    """Kind and message of an exception, on one line."""
+    return " ".join(f"{type(error).__name__}: {error}".split())

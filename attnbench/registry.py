@@ -21,7 +21,7 @@ from types import ModuleType
 from typing import Any
 
 from attnbench.contracts import Cell, Mechanism, NoOptions, Regularizer, Task
-from attnbench.errors import AttnbenchError, UnknownName, Unsupported
+from attnbench.errors import AttnbenchError, UnknownName, Unsupported, one_line
 
 KINDS: dict[str, tuple[str, tuple[type, ...]]] = {
     "mechanisms": ("MECHANISM", (Mechanism, Cell)),
@@ -178,11 +178,7 @@ def _import(module: str, where: Home) -> ModuleType:
     except ModuleNotFoundError as error:
         raise Unsupported(f"{where}: needs the package {error.name!r}, which is not installed") from error
     except Exception as error:  # a plugin may fail in any way; the message says which and how
-        raise AttnbenchError(f"{where}: importing it failed: {_one_line(error)}") from error
-
-
-def _one_line(error: BaseException) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"
+        raise AttnbenchError(f"{where}: importing it failed: {one_line(error)}") from error
 
 
 def _load_path(kind: str, path: Path, where: Home | None = None) -> Plugin:
@@ -210,7 +206,7 @@ def _load_path(kind: str, path: Path, where: Home | None = None) -> Plugin:
             raise Unsupported(f"{path}: needs the package {error.name!r}, which is not installed") from error
         except Exception as error:  # as in _import
             del sys.modules[module_name]
-            raise AttnbenchError(f"{path}: running it failed: {_one_line(error)}") from error
+            raise AttnbenchError(f"{path}: running it failed: {one_line(error)}") from error
     return _plugin(kind, name, module, where)
 
 

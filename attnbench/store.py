@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attnbench.errors import AttnbenchError
+from attnbench.errors import AttnbenchError, one_line
 from attnbench.record import Record, from_json
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class Store:
         try:
             text = record.model_copy(update={"predictions": name, "predictions_sha": sha}).to_json()
         except ValueError as error:
-            raise AttnbenchError(f"record {record.id} cannot be written as JSON ({_one_line(error)})") from None
+            raise AttnbenchError(f"record {record.id} cannot be written as JSON ({one_line(error)})") from None
         if path.exists():
             raise _exists(path)
         try:
@@ -116,7 +116,7 @@ def read(path: Path | str) -> Record:
     except OSError as error:
         raise AttnbenchError(f"{path}: cannot be read ({error.strerror or error})") from None
     except (ValueError, KeyError, RecursionError) as error:
-        raise AttnbenchError(f"{path}: not a record ({type(error).__name__}: {_one_line(error)})") from None
+        raise AttnbenchError(f"{path}: not a record ({one_line(error)})") from None
     return record
 
 
@@ -143,7 +143,7 @@ def load_predictions(path: Path | str) -> dict[str, np.ndarray[Any, Any]]:
         with np.load(io.BytesIO(packed), allow_pickle=False) as arrays:
             return {name: arrays[name] for name in arrays.files}
     except (ValueError, TypeError, OSError, EOFError, zipfile.BadZipFile) as error:
-        raise AttnbenchError(f"{beside}: not plain arrays ({_one_line(error)})") from None
+        raise AttnbenchError(f"{beside}: not plain arrays ({one_line(error)})") from None
 
 
 def load_records(path: Path | str) -> pd.DataFrame:
@@ -220,10 +220,6 @@ def _file_name(name: str) -> str:
 
 def _sha(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
-
-
-def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split())
 
 
 def _exists(path: Path) -> AttnbenchError:
