@@ -55,7 +55,7 @@ def build_mechanism(name: str, *, dim: int, heads: int, length: int, init_seed: 
     chosen = parse(f"mechanism {plugin.name}", mechanism.options, options, mechanism.presets)
     shape = mixer_shape(mechanism, chosen, dim=dim, heads=heads, length=length)
     with seeded(init_seed, "build"):
-        mixer = StandaloneMixer(mechanism.build(shape, chosen), SpecialTokens(dim, shape.tokens))
+        mixer = StandaloneMixer(mechanism.build(shape, chosen), SpecialTokens(dim, shape.tokens), dim, length)
     initialise(mixer, init_seed)
     return mixer
 

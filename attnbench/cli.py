@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import signal
 import sys
+from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,7 +17,7 @@ import typer
 from attnbench import protocol as protocols
 from attnbench import registry, scaffold, screen
 from attnbench.contracts import Cell
-from attnbench.errors import AttnbenchError, UnknownName
+from attnbench.errors import AttnbenchError, UnknownName, describe
 from attnbench.options import as_json, parse
 from attnbench.record import FINISHED
 
@@ -32,7 +34,14 @@ app = typer.Typer(
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 Results = Annotated[
-    Path, typer.Option("--results", envvar="ATTNBENCH_RESULTS", help="The results folder.", show_default="./results")
+    Path,
+    typer.Option(
+        "--results",
+        envvar="ATTNBENCH_RESULTS",
+        help="The results folder.",
+        show_default="./results",
+        callback=lambda folder: folder.expanduser(),
+    ),
 ]
 
 
@@ -81,7 +90,7 @@ def list_(
     if as_json_:
         _print_json([dict(zip(header, row, strict=True)) for row in rows])
     else:
-        screen.out.print(screen.listing(rows, header))
+        screen.put(screen.listing(rows, header))
 
 
 def _named(what: What) -> tuple[list[list[str]], list[str]]:
@@ -112,7 +121,7 @@ def _runs(results: Path) -> tuple[list[list[str]], list[str]]:
 
 @app.command(epilog="Examples:  attnbench show hst   |   attnbench show ./mine.py   |   attnbench show quick --json")
 def show(
-    name: Annotated[str, typer.Argument(help="A mechanism, task, regularizer or protocol; or a mechanism's file.")],
+    name: Annotated[str, typer.Argument(help="A mechanism, task, regularizer or protocol; or a plugin's file.")],
     as_json_: Json = False,
 ) -> None:
     """Show a plugin or protocol: options with their defaults, paper, version, where it comes from."""
@@ -123,11 +132,11 @@ def show(
         known = [n for kind in registry.KINDS for n in registry.names(kind)] + protocols.names()
         raise UnknownName("mechanism, task, regularizer or protocol", name, known)
     else:
-        facts = _facts(registry.load(kinds[0] if kinds else "mechanisms", name))
+        facts = _facts(registry.load(kinds[0] if kinds else registry.kind_of_file(Path(name)), name))
     if as_json_:
         _print_json(facts)
     else:
-        screen.out.print(screen.pairs(screen.flat(facts)))
+        screen.put(screen.pairs(screen.flat(facts)))
 
 
 def _facts(plugin: registry.Plugin) -> dict[str, Any]:
@@ -188,12 +197,12 @@ def run(
     plan = plans.make(
         mechanism, task, seed=seed, regularizer=regularizer, protocol=protocol, settings=parse_pairs(set_)
     )
-    if dry_run:
-        plans.check_runnable(plan)
-        return _print_json(plan.as_json()) if as_json_ else screen.out.print(screen.pairs(screen.flat(plan.as_json())))
-    from attnbench.runner import Settings, execute
+    from attnbench.runner import Settings, execute, rehearse
     from attnbench.train import Interrupted
 
+    if dry_run:
+        values = plan.as_json() | {"built": rehearse(plan, device)}
+        return _print_json(values) if as_json_ else screen.put(screen.pairs(screen.flat(values)))
     command = shlex.join(["attnbench", *sys.argv[1:]])
     settings = Settings(results, resume, limit, device, quiet=False, command=command)
     try:
@@ -205,7 +214,7 @@ def run(
     if as_json_:
         _print_json({"path": str(path), **record.model_dump(mode="json", by_alias=True)})
     else:
-        screen.out.print(screen.outcome(record))
+        screen.put(screen.outcome(record))
         print(f"record: {path}")  # outside the table, so that no terminal breaks the path
     raise typer.Exit(0 if record.status in FINISHED else 1)
 
@@ -275,6 +284,8 @@ def report(
 
 def main() -> None:
     """The console script."""
+    with suppress(ValueError):  # not in the main thread
+        signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # unwinds, so that nothing is left
     try:
         app()
     except AttnbenchError as fault:
@@ -290,3 +301,9 @@ def main() -> None:
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
         raise SystemExit(130) from None
+    except Exception as fault:
+        if os.environ.get("ATTNBENCH_DEBUG"):
+            raise
+        print(f"error: {describe(fault)}; this is a fault of attnbench or of a plugin: ATTNBENCH_DEBUG=1 shows where",
+              file=sys.stderr)  # fmt: skip
+        raise SystemExit(2) from None

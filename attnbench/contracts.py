@@ -130,6 +130,10 @@ def _no_tokens(options: Any) -> Tokens:
     return Tokens()
 
 
+def _never_idle(options: Any, dropout: float) -> str | None:
+    return None
+
+
 @dataclass(frozen=True, kw_only=True)
 class Mechanism:
     """An attention mechanism (or any other token mixer).
@@ -163,6 +167,12 @@ class Mechanism:
     honours_masks: bool = True
     requires: tuple[str, ...] = ()
     version: int = 1
+
+    def __post_init__(self) -> None:
+        if self.causal not in ("no", "capable", "only"):
+            raise AttnbenchError(f"causal is no, capable or only, got {self.causal!r}")
+        if not isinstance(self.requires, tuple) or not all(isinstance(name, str) for name in self.requires):
+            raise AttnbenchError(f"requires is a tuple of package names, got {self.requires!r}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -228,7 +238,8 @@ class Preparation:
     """What the engine hands to `Task.prepare`.
 
     Attributes:
-        folder: scratch folder that becomes part of the prepared set; written files survive.
+        folder: scratch folder that becomes part of the prepared set. Files written there are still there when a
+            preparation that was interrupted is started again.
         source: where the user says the raw data lies, or None.
         progress: wraps an iterable of known length in a progress bar.
         workers: how many processes may help; the result must not depend on it.
@@ -306,6 +317,8 @@ class Regularizer:
     Attributes:
         passes: forward passes a step costs, the first included.
         max_shift: the largest shift it asks for, from the options (0 = none).
+        idle: why these options, or some of them, change nothing at this dropout of the model, or None; such a cell is
+            refused.
     """
 
     summary: str
@@ -314,4 +327,5 @@ class Regularizer:
     options: type = NoOptions
     passes: int = 1
     max_shift: Callable[[Any], int] = lambda options: 0
+    idle: Callable[[Any, float], str | None] = _never_idle
     version: int = 1

@@ -5,12 +5,13 @@ $ATTNBENCH_DATA (else ~/.cache/attnbench) / <task> / <key> / {train, validation,
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
 import shutil
-import tempfile
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,8 +22,7 @@ import numpy as np
 from attnbench import baselines
 from attnbench.columns import Ragged, Split, fault, read_split
 from attnbench.contracts import NO_TARGET, Preparation, TagTokens, Task
-from attnbench.diagnosis import describe
-from attnbench.errors import AttnbenchError
+from attnbench.errors import AttnbenchError, blame
 from attnbench.options import as_json
 from attnbench.progress import say, track
 from attnbench.record import canonical
@@ -34,7 +34,7 @@ DATA_FORMAT = 1
 
 
 def home() -> Path:
-    return Path(os.environ.get("ATTNBENCH_DATA") or Path.home() / ".cache" / "attnbench")
+    return Path(os.environ.get("ATTNBENCH_DATA") or "~/.cache/attnbench").expanduser()
 
 
 def data_key(plugin: Plugin, options: Any) -> str:
@@ -70,39 +70,56 @@ def load(plugin: Plugin, options: Any, source: Path | None = None, workers: int 
     """
     key = data_key(plugin, options)
     folder = home() / plugin.name / key
-    if not (folder / "card.json").is_file():
-        _prepare(plugin, options, source, folder, workers)
+    if not _is_whole(folder):
+        with _alone(folder):
+            if not _is_whole(folder):
+                _prepare(plugin, options, source, folder, workers)
     splits = {name: read_split(folder / name, plugin.object.head(options)) for name in SPLITS}
     return TaskData(key, splits, json.loads((folder / "card.json").read_text("utf-8")))
 
 
-def _prepare(plugin: Plugin, options: Any, source: Path | None, folder: Path, workers: int) -> None:
-    """Works in a neighbour folder and renames it at the end, so a half-made set is never taken for a whole one."""
+def _is_whole(folder: Path) -> bool:
+    return (folder / "card.json").is_file()
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """One process prepares a set; others wait for it."""
     folder.parent.mkdir(parents=True, exist_ok=True)
-    partial = Path(tempfile.mkdtemp(prefix=f"{folder.name}.partial-", dir=folder.parent))
-    try:
-        say(f"preparing {plugin.name} (once; kept in {folder})")
-        (partial / "files").mkdir()
+    with open(folder.with_suffix(".lock"), "w") as lock:
         try:
-            made = plugin.object.prepare(options, Preparation(partial / "files", source, track, workers))
-        except (AttnbenchError, OSError, MemoryError):
-            raise
-        except Exception as error:  # a plugin may fail in any way; the message says how and where
-            raise AttnbenchError(f"task {plugin.name}: prepare failed: {describe(error)}") from error
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say(f"waiting: another process prepares {folder}")
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _prepare(plugin: Plugin, options: Any, source: Path | None, folder: Path, workers: int) -> None:
+    """Works in a neighbour folder and renames it at the end, so a half-made set is never taken for a whole one.
+
+    What the task wrote stays there when it is interrupted or the disk refuses, for the next time; a fault clears it.
+    """
+    partial = folder.with_suffix(".partial")
+    files = partial / "files"
+    say(f"preparing {plugin.name} (once; kept in {folder}){', going on' if files.is_dir() else ''}")
+    files.mkdir(parents=True, exist_ok=True)
+    try:
+        with blame(f"task {plugin.name}: prepare failed"):
+            made = plugin.object.prepare(options, Preparation(files, source, track, workers))
         _check_columns(plugin, options, made)
         for name in SPLITS:
+            shutil.rmtree(partial / name, ignore_errors=True)
             with _SilentDatasets():
                 made[name].save_to_disk(str(partial / name))
         card = _card(plugin, options, made, partial)
-        (partial / "card.json").write_text(json.dumps(card, indent=1, sort_keys=True), "utf-8")
-        try:
-            partial.rename(folder)
-        except OSError:
-            if not (folder / "card.json").is_file():  # not whole, so not ours to keep
-                shutil.rmtree(folder)
-                partial.rename(folder)
-    finally:
+    except (AttnbenchError, MemoryError):
         shutil.rmtree(partial, ignore_errors=True)
+        raise
+    (partial / "card.json").write_text(json.dumps(card, indent=1, sort_keys=True), "utf-8")
+    if folder.exists():  # without a card, so not whole
+        shutil.rmtree(folder)
+    partial.rename(folder)
 
 
 class _SilentDatasets:
@@ -146,10 +163,8 @@ def _card(plugin: Plugin, options: Any, made: datasets.DatasetDict, folder: Path
     counts = {name: _describe(f"task {plugin.name}, {name}", task, options, splits[name]) for name in SPLITS}
     trivial = baselines.scores(head, splits)
     if task.baselines:
-        try:
+        with blame(f"task {plugin.name}: baselines failed"):
             trivial |= task.baselines(options, made)
-        except Exception as error:
-            raise AttnbenchError(f"task {plugin.name}: baselines failed: {describe(error)}") from error
     chance = task.chance(options) if task.chance else 1 / head.classes
     for level, score in {"chance": chance, **trivial}.items():
         if not 0 <= score <= 1:

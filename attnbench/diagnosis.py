@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-
-from attnbench.errors import one_line
 
 
 def first_non_finite(model: nn.Module, forward: Callable[[], Tensor]) -> str:
@@ -37,14 +33,6 @@ def first_non_finite(model: nn.Module, forward: Callable[[], Tensor]) -> str:
         if parameter.grad is not None and not torch.isfinite(parameter.grad).all():
             return f"the forward pass is finite; first parameter with a non-finite gradient: {name}"
     return "every module's output is finite, so the loss itself is not"
-
-
-def describe(error: BaseException) -> str:
-    """An exception on one line: kind, message, and the place of the last frame outside installed libraries."""
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if "site-packages" not in frame.filename and not frame.filename.startswith("<")]
-    place = f" ({Path(own[-1].filename).name}:{own[-1].lineno})" if own else ""
-    return one_line(error) + place
 
 
 def _floats(value: Any) -> list[Tensor]:

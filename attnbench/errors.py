@@ -8,7 +8,10 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+import traceback
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 
 class AttnbenchError(Exception):
@@ -41,3 +44,40 @@ def suggestion(name: str, known: Iterable[str]) -> str:
 def one_line(error: BaseException) -> str:
     """Kind and message of an exception, on one line."""
     return " ".join(f"{type(error).__name__}: {error}".split())
+
+
+def describe(error: BaseException) -> str:
+    """An exception on one line: kind, message, and the place of the last frame outside installed libraries.
+
+    A fault of ours (AttnbenchError) is its text.
+    """
+    if isinstance(error, AttnbenchError):
+        return " ".join(str(error).split())
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if "site-packages" not in frame.filename and not frame.filename.startswith("<")]
+    place = f" ({Path(own[-1].filename).name}:{own[-1].lineno})" if own else ""
+    return one_line(error) + place
+
+
+@contextmanager
+def blame(what: str) -> Iterator[None]:
+    """A plugin may fail in any way; the message says whose, how and where. OSError and MemoryError are no one's fault.
+
+    Raises:
+        AttnbenchError: instead of what was raised inside.
+    """
+    try:
+        yield
+    except (AttnbenchError, OSError, MemoryError):
+        raise
+    except Exception as error:
+        if is_out_of_memory(error):
+            raise
+        raise AttnbenchError(f"{what}: {describe(error)}") from error
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Also for torch, whose CPU allocator raises a RuntimeError and whose CUDA one a class of its own."""
+    return isinstance(error, MemoryError) or any(
+        sign in str(error) for sign in ("can't allocate memory", "CUDA out of memory")
+    )

@@ -62,12 +62,22 @@ class SpecialTokens(nn.Module):
 class StandaloneMixer(nn.Module):
     """A mixer that takes plain (batch, length, dim): special rows go in, through the call, and out."""
 
-    def __init__(self, mixer: nn.Module, specials: SpecialTokens):
+    def __init__(self, mixer: nn.Module, specials: SpecialTokens, dim: int, length: int):
         super().__init__()
-        self.mixer, self.specials = mixer, specials
+        self.mixer, self.specials, self.dim, self.length = mixer, specials, dim, length
 
     def forward(self, x: Tensor, mask: Tensor | None = None, keep_special: bool = False) -> Tensor:
-        """x: (batch, length, dim), mask: (batch, length) bool -> the same shape, or all rows with `keep_special`."""
+        """x: (batch, length, dim), mask: (batch, length) bool -> the same shape, or all rows with `keep_special`.
+
+        Raises:
+            AttnbenchError: another shape, more rows than it was built for, or a mask that is no bool of that shape.
+        """
+        if x.ndim != 3 or x.shape[2] != self.dim or not 0 < x.shape[1] <= self.length:
+            raise AttnbenchError(
+                f"x is (batch, 1 to {self.length} rows, {self.dim}), got {tuple(x.shape)}; length is set when building"
+            )
+        if mask is not None and (mask.dtype != torch.bool or mask.shape != x.shape[:2]):
+            raise AttnbenchError(f"mask is {tuple(x.shape[:2])} bool, got {tuple(mask.shape)} {mask.dtype}")
         rows, row_mask, layout = self.specials.insert(x, mask)
         y: Tensor = self.mixer(rows, row_mask, layout)
         return y if keep_special else y[:, layout.specials :]
@@ -233,6 +243,11 @@ class Model(nn.Module):
     @property
     def stream(self) -> Stream:
         return self.encoder.stream
+
+    def count_parameters(self) -> tuple[int, int]:
+        """In total, and in the mixers."""
+        sizes = {name: parameter.numel() for name, parameter in self.named_parameters()}
+        return sum(sizes.values()), sum(size for name, size in sizes.items() if ".mixer." in name)
 
     def forward(
         self,

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Mapping
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, PlainSerializer, PydanticUserError, TypeAdapter, ValidationError
 
-from attnbench.errors import AttnbenchError, UnknownName
+from attnbench.errors import AttnbenchError, UnknownName, one_line
+from attnbench.record import canonical
 
 
 def _span(value: Any) -> Any:
@@ -45,8 +45,6 @@ def parse(owner: str, options: type, values: Mapping[str, Any], presets: Mapping
         AttnbenchError: a value of the wrong type or range, or a combination its `__post_init__` refuses.
     """
     given = dict(values)
-    if not dataclasses.is_dataclass(options):
-        raise AttnbenchError(f"{owner}: its options are no dataclass")
     names = field_names(options)
     if "preset" in given and "preset" not in names:
         preset = given.pop("preset")
@@ -57,14 +55,32 @@ def parse(owner: str, options: type, values: Mapping[str, Any], presets: Mapping
         if key not in names:
             raise UnknownName(f"option of {owner}", key, names)
     try:
-        found = TypeAdapter(options).validate_python(given)
+        found: Any = TypeAdapter(options).validate_python({**_defaults(options), **given})
+        plain = as_json(found)
     except PydanticUserError as error:
         raise AttnbenchError(f"{owner}: its options are no valid dataclass: {str(error).splitlines()[0]}") from None
     except ValidationError as error:
         raise AttnbenchError(f"{owner}: {first_fault(error)}") from None
-    for name, value in as_json(found).items():
-        if isinstance(value, float) and not math.isfinite(value):
-            raise AttnbenchError(f"{owner}: {name}: a finite number, got {value}")
+    except Exception as error:  # a third party's `__post_init__` or type may fail in any way
+        raise AttnbenchError(f"{owner}: its options cannot be built or written as JSON: {one_line(error)}") from error
+    for name, value in plain.items():
+        try:
+            canonical(value)
+        except ValueError:
+            raise AttnbenchError(f"{owner}: {name}: a finite number, got {value}") from None
+    return found
+
+
+def _defaults(options: type) -> dict[str, Any]:
+    """The defaults as if the user had given them, so that one of a wrong type is found."""
+    found = {}
+    for field in dataclasses.fields(options):
+        if not field.init:
+            continue
+        if field.default is not dataclasses.MISSING:
+            found[field.name] = field.default
+        elif field.default_factory is not dataclasses.MISSING:
+            found[field.name] = field.default_factory()
     return found
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from attnbench import protocol as protocols
 from attnbench import registry
-from attnbench.contracts import Cell, Mechanism, Regularizer, Task
-from attnbench.errors import AttnbenchError, Unsupported
+from attnbench.contracts import Cell, Mechanism, NoOptions, Regularizer, TagTokens, Task, Tokens
+from attnbench.errors import AttnbenchError, UnknownName, Unsupported, blame
 from attnbench.options import as_json, field_names, parse
 from attnbench.protocol import SECTIONS, Resolved
 from attnbench.record import PluginSpec
@@ -60,6 +60,16 @@ class Plan:
         }
 
     @property
+    def tokens(self) -> Tokens:
+        """The special rows of the mechanism."""
+        name = self.mechanism.plugin.name
+        with blame(f"mechanism {name}: tokens"):
+            found = self.mechanism.plugin.object.tokens(self.mechanism.options)
+        if not isinstance(found, Tokens):
+            raise AttnbenchError(f"mechanism {name}: tokens returned a {type(found).__name__}, not Tokens")
+        return found
+
+    @property
     def refusal(self) -> str | None:
         """Why this mechanism cannot run this task with these regularizers, or None."""
         mechanism: Mechanism = self.mechanism.plugin.object
@@ -90,20 +100,23 @@ def make(
         AttnbenchError: any name, key, value or combination that cannot be (one line, with what to do).
         Unsupported: a plugin needs a package that is not installed.
     """
-    if seed < 0:
-        raise AttnbenchError(f"seed is a whole number from 0 on, got {seed}")
+    if not isinstance(seed, int) or seed < 0:
+        raise AttnbenchError(f"seed is a whole number from 0 on, got {seed!r}")
+    if odd := [key for key in settings or {} if not isinstance(key, str)]:
+        raise AttnbenchError(f"the names of options are text, got {odd[0]!r}")
     base, regularizer_names, label = _cell(mechanism, regularizer)
     task_plugin = registry.load("tasks", task)
     regularizer_plugins = [registry.load("regularizers", name) for name in regularizer_names]
     rules = protocols.load(protocol)
     aliases = {label.partition("+")[0]: "mechanism", base.name: "mechanism", task_plugin.name: "task"}
     divided = divide(settings or {}, _parts(base, task_plugin, regularizer_plugins), aliases)
+    _check_names(rules, base, task_plugin)
     task_rules = rules.rules(task_plugin.name)
     mechanism_fields = field_names(base.object.options)
     preset = base.object.presets.get(divided["mechanism"].get("preset"), {})
     shared = {k: v for k, v in task_rules.attention.items() if k in mechanism_fields and k not in preset}
     resolved = protocols.resolve(rules, task_plugin.name, {section: divided[section] for section in SECTIONS})
-    return Plan(
+    plan = Plan(
         label=label,
         mechanism=_choose("mechanism", base, {**shared, **divided["mechanism"]}),
         task=_choose("task", task_plugin, {**task_rules.task, **divided["task"]}),
@@ -111,6 +124,54 @@ def make(
         rules=resolved,
         seed=seed,
     )
+    _refuse_dead(plan)
+    return plan
+
+
+def _check_names(rules: protocols.Protocol, mechanism: Plugin, task: Plugin) -> None:
+    """A misspelt name in a protocol would change nothing, in silence."""
+    tasks = {*registry.names("tasks"), task.name}
+    for name in rules.tasks:
+        if name not in tasks:
+            raise UnknownName(f"task in protocol {rules.name}", name, tasks)
+    unknown = set(rules.rules(task.name).attention) - set(field_names(mechanism.object.options))
+    if unknown:
+        known = _options_of_all_mechanisms()
+        for key in sorted(unknown - known):
+            raise UnknownName(f"option of every mechanism in protocol {rules.name}, tasks.{task.name}", key, known)
+
+
+def _options_of_all_mechanisms() -> set[str]:
+    found: set[str] = set()
+    for name in registry.names("mechanisms"):
+        try:
+            plugin = registry.load("mechanisms", name)
+        except AttnbenchError:  # broken, or of a package that is not there: not this run's concern
+            continue
+        found |= set(field_names(getattr(plugin.object, "options", NoOptions)))
+    return found
+
+
+def _refuse_dead(plan: Plan) -> None:
+    """Combinations in which something that was asked for could change nothing."""
+    task: Task = plan.task.plugin.object
+    with blame(f"task {plan.task.plugin.name}"):
+        head, length = task.head(plan.task.options), task.max_length(plan.task.options)
+    if isinstance(head, TagTokens) and plan.rules.model.pooling != "mean":
+        raise AttnbenchError(
+            f"{plan.task.plugin.name} asks at every token, so model.pooling={plan.rules.model.pooling} pools nothing; "
+            "leave it out, or --set model.pooling=mean"
+        )
+    if plan.tokens.block_size > length:
+        raise AttnbenchError(
+            f"block_size={plan.tokens.block_size} is more than the {length} tokens of {plan.task.plugin.name}: one "
+            f"block would hold all of them; --set block_size=... up to {length}"
+        )
+    for choice in plan.regularizers:
+        with blame(f"regularizer {choice.plugin.name}: idle"):
+            reason = choice.plugin.object.idle(choice.options, plan.rules.model.dropout)
+        if reason:
+            raise AttnbenchError(f"{choice.plugin.name}: {reason}")
 
 
 def _cell(reference: str, regularizer: str | None) -> tuple[Plugin, list[str], str]:
@@ -124,7 +185,7 @@ def _cell(reference: str, regularizer: str | None) -> tuple[Plugin, list[str], s
                 f"for another regularizer use --mechanism {cell.mechanism} --regularizer {regularizer}"
             )
         return registry.load("mechanisms", cell.mechanism), [cell.regularizer], plugin.name
-    names = (regularizer or NO_REGULARIZER).split("+")
+    names = (NO_REGULARIZER if regularizer is None else regularizer).split("+")
     if len(set(names)) < len(names) or (len(names) > 1 and NO_REGULARIZER in names):
         raise AttnbenchError(
             f"regularizer {regularizer!r}: a sum takes different ones, and {NO_REGULARIZER} stands alone"

@@ -22,6 +22,7 @@ from typing import Any
 
 from attnbench.contracts import Cell, Mechanism, NoOptions, Regularizer, Task
 from attnbench.errors import AttnbenchError, UnknownName, Unsupported, one_line
+from attnbench.source import sha_of, source_sha
 
 KINDS: dict[str, tuple[str, tuple[type, ...]]] = {
     "mechanisms": ("MECHANISM", (Mechanism, Cell)),
@@ -50,7 +51,7 @@ class Home:
 
 @dataclass(frozen=True)
 class Plugin:
-    """A loaded plugin. `source_sha` covers its file and the private files (`_name`) it imports beside it."""
+    """A loaded plugin. `source_sha` covers the file that defines it and the files of its own it imports relatively."""
 
     kind: str
     name: str
@@ -85,21 +86,33 @@ def summary(kind: str, name: str) -> str:
     path = _source_path(home(kind, name))
     if path is None:
         return ""
-    variable, _ = KINDS[kind]
     try:
-        tree = ast.parse(path.read_bytes())
+        value = _definitions(path).get(KINDS[kind][0])
     except (OSError, SyntaxError, ValueError):
         return "(cannot be read)"
-    for node in tree.body:
-        targets = (
-            node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
-        )
-        is_plugin = any(isinstance(t, ast.Name) and t.id == variable for t in targets)
-        if is_plugin and isinstance(value := getattr(node, "value", None), ast.Call):
-            for keyword in value.keywords:
-                if keyword.arg == "summary" and isinstance(keyword.value, ast.Constant):
-                    return str(keyword.value.value)
+    for keyword in value.keywords if isinstance(value, ast.Call) else []:
+        if keyword.arg == "summary" and isinstance(keyword.value, ast.Constant):
+            return str(keyword.value.value)
     return ""
+
+
+def kind_of_file(path: Path) -> str:
+    """Which kind of plugin a file defines, without running it; mechanisms where that cannot be seen."""
+    try:
+        defined = _definitions(path)
+    except (OSError, SyntaxError, ValueError):  # loading it says what is wrong
+        defined = {}
+    return next((kind for kind, (variable, _) in KINDS.items() if variable in defined), "mechanisms")
+
+
+def _definitions(path: Path) -> dict[str, ast.expr]:
+    """What a file assigns to names at module level."""
+    found: dict[str, ast.expr] = {}
+    for node in ast.parse(path.read_bytes()).body:
+        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+        if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None:
+            found |= {target.id: node.value for target in targets if isinstance(target, ast.Name)}
+    return found
 
 
 def load(kind: str, reference: str) -> Plugin:
@@ -148,7 +161,10 @@ def _homes(kind: str) -> dict[str, list[Home]]:
         package = point.dist.name if point.dist else "?"
         found.setdefault(point.name, []).append(Home("package", f"{package} ({point.value})"))
     if extra := os.environ.get("ATTNBENCH_PLUGINS"):
-        for name, path in _files(Path(extra) / kind).items():
+        folder = Path(extra).expanduser()
+        if not folder.is_dir():
+            raise AttnbenchError(f"ATTNBENCH_PLUGINS={extra}: no such folder; make it, or unset the variable")
+        for name, path in _files(folder / kind).items():
             found.setdefault(name, []).append(Home("folder", str(path)))
     return found
 
@@ -175,10 +191,16 @@ def _locate(module: str) -> Path | None:
 def _import(module: str, where: Home) -> ModuleType:
     try:
         return importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        raise Unsupported(f"{where}: needs the package {error.name!r}, which is not installed") from error
-    except Exception as error:  # a plugin may fail in any way; the message says which and how
-        raise AttnbenchError(f"{where}: importing it failed: {one_line(error)}") from error
+    except (Exception, SystemExit) as error:
+        raise _broken(where, error) from error
+
+
+def _broken(where: object, error: BaseException) -> AttnbenchError:
+    """A plugin may fail in any way when it is imported; the message says which and how."""
+    if isinstance(error, ModuleNotFoundError):
+        return Unsupported(f"{where}: needs the package {error.name!r}, which is not installed")
+    what = str(error) if isinstance(error, AttnbenchError) else f"importing it failed: {one_line(error)}"
+    return AttnbenchError(f"{where}: {what}")
 
 
 def _load_path(kind: str, path: Path, where: Home | None = None) -> Plugin:
@@ -189,7 +211,7 @@ def _load_path(kind: str, path: Path, where: Home | None = None) -> Plugin:
     path = path.resolve()
     name = path.parent.name if path.stem == "__init__" else path.stem
     where = where or Home("file", str(path))
-    digest = hashlib.sha256(f"{path} {_sha_of(path)}".encode()).hexdigest()[:12]
+    digest = hashlib.sha256(f"{path} {sha_of(path)}".encode()).hexdigest()[:12]
     package = sys.modules.setdefault(f"attnbench_plugin_{digest}", ModuleType(f"attnbench_plugin_{digest}"))
     package.__path__ = [str(path.parent if path.stem != "__init__" else path.parent.parent)]
     module_name = f"{package.__name__}.{name}"
@@ -201,12 +223,9 @@ def _load_path(kind: str, path: Path, where: Home | None = None) -> Plugin:
         sys.modules[module_name] = module  # dataclasses look their module up by name
         try:
             spec.loader.exec_module(module)
-        except ModuleNotFoundError as error:
+        except (Exception, SystemExit) as error:
             del sys.modules[module_name]
-            raise Unsupported(f"{path}: needs the package {error.name!r}, which is not installed") from error
-        except Exception as error:  # as in _import
-            del sys.modules[module_name]
-            raise AttnbenchError(f"{path}: running it failed: {one_line(error)}") from error
+            raise _broken(path, error) from error
     return _plugin(kind, name, module, where)
 
 
@@ -217,7 +236,7 @@ def _load_entry_point(kind: str, name: str, where: Home) -> Plugin:
         value = functools.reduce(getattr, (point.attr or KINDS[kind][0]).split("."), module)
     except AttributeError:
         raise AttnbenchError(f"{where}: {point.module} has no {point.attr!r}") from None
-    return _checked(kind, name, value, where, module)
+    return _checked(kind, name, value, where, _defining_module(value, module))
 
 
 def _load_class(reference: str) -> Plugin:
@@ -231,7 +250,14 @@ def _load_class(reference: str) -> Plugin:
     if not hasattr(module, attribute):
         raise UnknownName(f"class in {module_name}", attribute, [n for n in vars(module) if not n.startswith("_")])
     name = attribute.lower() if attribute.isidentifier() else attribute
-    return _checked("mechanisms", name, wrap_module(getattr(module, attribute), reference), where, module)
+    cls = getattr(module, attribute)
+    return _checked("mechanisms", name, wrap_module(cls, reference), where, sys.modules.get(cls.__module__, module))
+
+
+def _defining_module(value: Any, named: ModuleType) -> ModuleType:
+    """Where a plugin's code stands: an entry point may name a package that only passes the plugin on."""
+    build = next((getattr(value, part) for part in ("build", "prepare", "loss") if hasattr(value, part)), None)
+    return sys.modules.get(getattr(build, "__module__", ""), named)
 
 
 def _plugin(kind: str, name: str, module: ModuleType, where: Home) -> Plugin:
@@ -241,56 +267,18 @@ def _plugin(kind: str, name: str, module: ModuleType, where: Home) -> Plugin:
     return _checked(kind, name, getattr(module, variable), where, module)
 
 
+def _is_frozen(options: type) -> bool:
+    return bool(getattr(options, "__dataclass_params__").frozen)  # noqa: B009  mypy does not know it
+
+
 def _checked(kind: str, name: str, value: Any, where: Home, module: ModuleType) -> Plugin:
     variable, types = KINDS[kind]
     if not isinstance(value, types):
         wanted = " or ".join(t.__name__ for t in types)
         raise AttnbenchError(f"{where}: {variable} is a {type(value).__name__}, not a {wanted}")
     options = getattr(value, "options", NoOptions)  # a cell has none
-    if not (isinstance(options, type) and is_dataclass(options)):
-        raise AttnbenchError(f"{where}: options is no dataclass")
+    if not (isinstance(options, type) and is_dataclass(options) and _is_frozen(options)):
+        raise AttnbenchError(f"{where}: options is no frozen dataclass; write @dataclass(frozen=True, kw_only=True)")
     if not isinstance(getattr(value, "version", 1), int):
         raise AttnbenchError(f"{where}: version is no whole number")
-    return Plugin(kind, name, value, where, _source_sha(module))
-
-
-def _source_sha(module: ModuleType) -> str:
-    """Hash of the module's file and of the private neighbours it imports, to any depth, in a fixed order."""
-    start = getattr(module, "__file__", None)
-    if start is None or not start.endswith(".py"):
-        return "unknown"
-    return _sha_of(Path(start))
-
-
-def _sha_of(start: Path) -> str:
-    seen: set[Path] = set()
-    todo = [start]
-    while todo:
-        path = todo.pop()
-        if path not in seen:
-            seen.add(path)
-            todo.extend(_private_neighbours(path))
-    digest = hashlib.sha256()
-    for path in sorted(seen):
-        digest.update(path.name.encode() + b"\0" + path.read_bytes().replace(b"\r\n", b"\n") + b"\0")
-    return digest.hexdigest()[:16]
-
-
-def _private_neighbours(path: Path) -> list[Path]:
-    found = []
-    try:
-        tree = ast.parse(path.read_bytes())
-    except (SyntaxError, ValueError):  # running it says what is wrong
-        return []
-    for node in ast.walk(tree):
-        if not isinstance(node, ast.ImportFrom) or node.level == 0:
-            continue
-        base = path.parent
-        for _ in range(node.level - 1):
-            base = base.parent
-        dotted = node.module.split(".") if node.module else []
-        targets = [base.joinpath(*dotted)] if dotted else [base / alias.name for alias in node.names]
-        targets += [base.joinpath(*dotted, alias.name) for alias in node.names] if dotted else []
-        for target in targets:
-            found += [p for p in (target.with_suffix(".py"), target / "__init__.py") if p.is_file()]
-    return found
+    return Plugin(kind, name, value, where, source_sha(module))

@@ -5,8 +5,7 @@ from __future__ import annotations
 import resource
 import secrets
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,9 +16,8 @@ import torch
 
 from attnbench import data, machine, statistics
 from attnbench.checkpoint import Checkpoint
-from attnbench.contracts import Mechanism, Task
-from attnbench.diagnosis import describe
-from attnbench.errors import AttnbenchError, Unsupported
+from attnbench.contracts import Task
+from attnbench.errors import AttnbenchError, Unsupported, blame, describe, is_out_of_memory
 from attnbench.model import Model, shift_room
 from attnbench.plan import Plan, check_runnable, make, regularizer_of
 from attnbench.progress import say
@@ -66,8 +64,13 @@ def run(
         AttnbenchError: a fault of the request. A run that fails gives a record with its status instead.
     """
     plan = make(mechanism, task, seed=seed, regularizer=regularizer, protocol=protocol, settings=options)
-    settings = Settings(Path(results), resume, max_seconds, device, quiet, f"attnbench.run({mechanism!r}, {task!r})")
-    record, _ = execute(plan, settings)
+    if max_seconds is not None and not max_seconds > 0:
+        raise AttnbenchError(f"max_seconds is a time above 0, or None, got {max_seconds!r}")
+    asked = {"seed": seed, "regularizer": regularizer, "protocol": protocol, "options": options}
+    usual = {"seed": 0, "regularizer": None, "protocol": "quick", "options": None}
+    changed = [f", {name}={value!r}" for name, value in asked.items() if value != usual[name]]
+    command = f"attnbench.run({mechanism!r}, {task!r}{''.join(changed)})"
+    record, _ = execute(plan, Settings(Path(results).expanduser(), resume, max_seconds, device, quiet, command))
     return record
 
 
@@ -80,15 +83,38 @@ def execute(plan: Plan, settings: Settings) -> tuple[Record, Path]:
     """
     started = _now()
     settings.results.mkdir(parents=True, exist_ok=True)  # before hours of training, not after
+    with seeded(plan.seed, "run"):  # whatever draws from torch's own generators, the caller's are as before
+        return _execute(plan, settings, started)
+
+
+def rehearse(plan: Plan, device: str = "auto") -> dict[str, int | str]:
+    """Builds all but the data, as `run` would, and tells of the model.
+
+    Raises:
+        AttnbenchError: what `run` would refuse.
+    """
+    _check_device(device, plan)
+    check_runnable(plan)
+    model = _build(plan, plan.task.plugin.object)
+    total, mixers = model.count_parameters()
+    return {"attention path": _implementation(model), "params_total": total, "params_mixer": mixers}
+
+
+def _execute(plan: Plan, settings: Settings, started: str) -> tuple[Record, Path]:
     _check_device(settings.device, plan)
     task: Task = plan.task.plugin.object
     try:
         check_runnable(plan)
         model = _build(plan, task)
         prepared = data.load(plan.task.plugin, plan.task.options, workers=torch.get_num_threads())
-    except Unsupported as refused:
+    except Exception as error:
+        refused = isinstance(error, Unsupported)
+        if not (refused or is_out_of_memory(error)):
+            raise
         spec = _spec(plan, task, data.data_key(plan.task.plugin, plan.task.options), "none")
-        return _store(plan, spec, settings, started, status="unsupported", reason=str(refused))
+        status: Status = "unsupported" if refused else "oom"
+        reason = str(error) if refused else f"before the first step: {describe(error)}"
+        return _store(plan, spec, settings, started, status=status, reason=reason)
     spec = _spec(plan, task, prepared.key, _implementation(model))
     checkpoint = _checkpoint(spec, plan.seed, settings)
     with checkpoint.held():
@@ -102,20 +128,23 @@ def _train(
     settings: Settings, started: str,
 ) -> tuple[Record, Path]:  # fmt: skip
     """From the first step to the stored record."""
-    with _blame(f"{plan.label}: starting it failed"):
+    with blame(f"{plan.label}: starting it failed"):
         trainer = Trainer(_job(plan, task, prepared, model, settings), checkpoint, settings.quiet)
+        trainer.resume()
     try:
         trainer.fit()
         predictions = trainer.test()
         quality = _quality(task, prepared, trainer, predictions)
         status, why = _judge(quality, predictions.scores())
     except Stopped as stopped:
+        if stopped.status == "diverged":  # it would do so again
+            checkpoint.remove()
         cost = _cost(trainer, model)
         return _store(plan, spec, settings, started, stopped.status, stopped.reason, trainer=trainer, cost=cost)
-    except (Interrupted, AttnbenchError, OSError):
+    except Interrupted:
         raise
     except Exception as error:  # noqa: BLE001  a mechanism may fail in any way; the record says how and where
-        if not _is_out_of_memory(error):
+        if not is_out_of_memory(error):
             reason = f"step {trainer.step}: {describe(error)}"
             return _store(plan, spec, settings, started, "failed", reason, trainer=trainer)
         budget, length = plan.rules.budget, task.max_length(plan.task.options)
@@ -134,10 +163,8 @@ def _check_device(device: str, plan: Plan) -> None:
         raise AttnbenchError(f"--device is auto, cpu or cuda, got {device!r}")
     if device == "cuda" and not torch.cuda.is_available():
         raise AttnbenchError("--device cuda: PyTorch sees no CUDA device here; use --device cpu")
+    room = shift_room(plan.tokens)
     for choice in plan.regularizers:
-        mechanism: Mechanism = plan.mechanism.plugin.object
-        with _blame(f"mechanism {plan.mechanism.plugin.name}: tokens"):
-            room = shift_room(mechanism.tokens(plan.mechanism.options))
         if choice.plugin.object.max_shift(choice.options) > room:
             raise AttnbenchError(f"{choice.plugin.name}: shift goes beyond {room}, the rows kept free for it")
 
@@ -145,21 +172,10 @@ def _check_device(device: str, plan: Plan) -> None:
 def _build(plan: Plan, task: Task) -> Model:
     options = plan.task.options
     name, mechanism = plan.mechanism.plugin.name, plan.mechanism.plugin.object
-    with _blame(f"task {plan.task.plugin.name}"):
+    with blame(f"task {plan.task.plugin.name}"):
         head, vocab, length = task.head(options), task.vocab(options), task.max_length(options)
-    with _blame(f"mechanism {name}: building it failed"), seeded(plan.seed, "build"):
+    with blame(f"mechanism {name}: building it failed"), seeded(plan.seed, "build"):
         return Model(plan.rules.model, mechanism, plan.mechanism.options, head, vocab, length)
-
-
-@contextmanager
-def _blame(what: str) -> Iterator[None]:
-    """A plugin may fail in any way; the message says whose, how and where."""
-    try:
-        yield
-    except (AttnbenchError, OSError, MemoryError):
-        raise
-    except Exception as error:
-        raise AttnbenchError(f"{what}: {describe(error)}") from error
 
 
 def _implementation(model: Model) -> str:
@@ -231,11 +247,11 @@ def _judge(quality: Quality, scores: np.ndarray) -> tuple[Status, str | None]:
 
 
 def _cost(trainer: Trainer, model: Model) -> Cost:
-    mixers = sum(p.numel() for name, p in model.named_parameters() if ".mixer." in name)
+    total, mixers = model.count_parameters()
     on_gpu = trainer.accelerator.device.type == "cuda"
     seconds = max(trainer.seconds, 1e-9)
     return Cost(
-        params_total=sum(p.numel() for p in model.parameters()),
+        params_total=total,
         params_mixer=mixers,
         train_seconds=round(trainer.seconds, 3),
         samples_per_second=round(trainer.step * trainer.job.budget.batch / seconds, 3),
@@ -247,12 +263,6 @@ def _cost(trainer: Trainer, model: Model) -> Cost:
 def _peak_resident_bytes() -> int:
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
-
-
-def _is_out_of_memory(error: BaseException) -> bool:
-    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
-        return True
-    return "can't allocate memory" in str(error)
 
 
 def _packages(plan: Plan) -> tuple[str, ...]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -10,7 +12,7 @@ from rich.table import Table
 
 from attnbench.record import Record
 
-out = Console(highlight=False, soft_wrap=True)
+_WIDE = 10_000
 
 _STATUS_HELP = {
     "not_above_chance": "The model learned nothing that shows on the test split within this budget. "
@@ -22,6 +24,17 @@ _STATUS_HELP = {
     "failed": "The mechanism or the engine raised an error; the reason says where.",
     "unsupported": "This cell cannot run here or with these settings.",
 }
+
+
+def put(table: Table) -> None:
+    """Prints to stdout: fitted to a terminal; elsewhere whole lines, so that nothing is cut off what reads them."""
+    console = Console(highlight=False)
+    if console.is_terminal:
+        console.print(table)
+        return
+    wide = io.StringIO()
+    Console(highlight=False, width=_WIDE, file=wide).print(table)
+    sys.stdout.writelines(f"{line.rstrip()}\n" for line in wide.getvalue().splitlines())
 
 
 def listing(rows: Sequence[Sequence[str]], header: Sequence[str]) -> Table:
@@ -44,7 +57,7 @@ def pairs(values: Mapping[str, Any] | Iterable[tuple[str, Any]]) -> Table:
 
 
 def _plain(text: str) -> str:
-    return text.replace("[", r"\[")
+    return text.encode(errors="backslashreplace").decode().replace("[", r"\[")
 
 
 def flat(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:

@@ -37,7 +37,7 @@ class Store:
     folder: Path
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "folder", Path(self.folder))
+        object.__setattr__(self, "folder", Path(self.folder).expanduser())
 
     def folder_for(self, record: Record) -> Path:
         """Where the record belongs. Names that are no safe file name are replaced, so it never leaves the folder."""

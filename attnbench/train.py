@@ -23,8 +23,8 @@ from attnbench.columns import Split
 from attnbench.config import Budget, Numerics, Padding
 from attnbench.contracts import NO_TARGET, Loss, Regularizer
 from attnbench.data import Batch, TaskData, collate, in_order
-from attnbench.diagnosis import describe, first_non_finite
-from attnbench.errors import AttnbenchError
+from attnbench.diagnosis import first_non_finite
+from attnbench.errors import AttnbenchError, describe
 from attnbench.model import Model
 from attnbench.progress import Bar
 from attnbench.randomness import batch_indices, draw, initialise, key
@@ -113,14 +113,17 @@ class Trainer:
         self.losses = [regularizer.loss(options) for regularizer, options in self.job.regularizers]
         self.best_weights = self._weights()
 
-    def fit(self) -> None:
-        """Trains to the last step, or raises `Stopped`; either way the checkpoint holds what was done."""
+    def resume(self) -> None:
+        """Goes back to what the checkpoint holds, when it is to be resumed."""
         if self.checkpoint and (state := self.checkpoint.read()):
             try:
                 self._restore(state)
             except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
                 what = describe(error)
                 raise AttnbenchError(f"{self.checkpoint.path}: damaged ({what}); run again without --resume") from error
+
+    def fit(self) -> None:
+        """Trains to the last step, or raises `Stopped`; either way the checkpoint holds what was done."""
         budget, started = self.job.budget, time.monotonic() - self.seconds
         with self._signals(), Bar("training", budget.steps, self.step, self.quiet) as bar:
             while self.step < budget.steps:

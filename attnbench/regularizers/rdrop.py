@@ -32,10 +32,15 @@ def loss(options: Options) -> Callable[[Run, Tensor, Tensor], Loss]:
     return compute
 
 
+def idle(options: Options, dropout: float) -> str | None:
+    return None if dropout else "its two passes differ in their dropout masks only, and model.dropout=0"
+
+
 REGULARIZER = Regularizer(
     summary="R-Drop: two dropout passes must agree",
     paper="Liang et al. 2021, R-Drop: Regularized Dropout for Neural Networks",
     loss=loss,
     options=Options,
     passes=2,
+    idle=idle,
 )

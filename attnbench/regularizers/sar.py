@@ -43,6 +43,8 @@ class Options:
         low, high = self.shift
         if not 0 <= low <= high:
             raise ValueError(f"shift is a number or a range of numbers from 0 on, got {low}..{high}")
+        if not self.alpha and (self.detach or not self.symmetric):
+            raise ValueError("detach and symmetric shape the divergence, and alpha=0 leaves it out")
 
 
 def loss(options: Options) -> Callable[[Run, Tensor, Tensor], Loss]:
@@ -64,6 +66,16 @@ def loss(options: Options) -> Callable[[Run, Tensor, Tensor], Loss]:
     return compute
 
 
+def idle(options: Options, dropout: float) -> str | None:
+    if not options.alpha and options.ce_passes == "first":
+        return "with alpha=0 and ce_passes=first the second pass counts for nothing"
+    if not dropout and options.dropout != "independent":
+        return f"dropout={options.dropout} speaks of the second pass's masks, and model.dropout=0 has none"
+    if options.shift == (0, 0) and (not dropout or options.dropout == "shared"):
+        return "with shift=0 its passes differ in their dropout masks only, and these are none or shared"
+    return None
+
+
 REGULARIZER = Regularizer(
     summary="SAR: predictions must agree when the input moves against the block grid",
     paper="Liu et al. 2022, ERNIE-SPARSE: Learning Hierarchical Efficient Transformer "
@@ -71,5 +83,6 @@ REGULARIZER = Regularizer(
     loss=loss,
     options=Options,
     passes=2,
+    idle=idle,
     max_shift=lambda options: options.shift[1],
 )
