@@ -35,13 +35,12 @@ def _token_counts(train: Split, test: Split) -> float:
     if len(np.unique(known)) < 2:
         return float(np.mean(wanted == known[0]))
     scaler = StandardScaler()
-    model = LogisticRegression(max_iter=200).fit(scaler.fit_transform(_counts(train, len(known))), known)
-    return float(model.score(scaler.transform(_counts(test, len(wanted))), wanted))
+    width = min(_MAX_FEATURES, 1 + max(int(row.max()) for row in islice(train.documents[0], len(known))))
+    model = LogisticRegression(max_iter=2000).fit(scaler.fit_transform(_counts(train, len(known), width)), known)
+    return float(model.score(scaler.transform(_counts(test, len(wanted), width)), wanted))
 
 
-def _counts(split: Split, examples: int) -> np.ndarray:
-    """(examples, 4096) how often each token id occurs; larger ids share the last column."""
+def _counts(split: Split, examples: int, width: int) -> np.ndarray:
+    """(examples, width) how often each token id occurs; larger ids share the last column."""
     rows = islice(split.documents[0], examples)
-    return np.stack(
-        [np.bincount(np.minimum(row.astype(np.int64), _MAX_FEATURES - 1), minlength=_MAX_FEATURES) for row in rows]
-    )
+    return np.stack([np.bincount(np.minimum(row.astype(np.int64), width - 1), minlength=width) for row in rows])

@@ -14,8 +14,8 @@ from typing import Annotated, Any
 
 import typer
 
+from attnbench import data_cli, registry, scaffold, screen
 from attnbench import protocol as protocols
-from attnbench import registry, scaffold, screen
 from attnbench.contracts import Cell
 from attnbench.errors import AttnbenchError, UnknownName, describe
 from attnbench.options import as_json, parse
@@ -31,6 +31,8 @@ app = typer.Typer(
     epilog="Start with: [bold]attnbench run --mechanism ernie_sparse --task recall[/bold], "
     "then [bold]attnbench report[/bold]",
 )
+
+app.add_typer(data_cli.app, name="data")
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 Results = Annotated[

@@ -12,6 +12,8 @@ import pyarrow as pa
 
 from attnbench.contracts import NO_TARGET, Head
 
+_ROWS_OF_A_PART = 1000
+
 
 class Ragged:
     """Rows of differing length over memory-mapped Arrow chunks; `ragged[i]` is a numpy view."""
@@ -37,6 +39,13 @@ class Ragged:
 
     def lengths(self) -> np.ndarray:
         return np.concatenate([np.diff(offsets) for offsets in self._offsets]) if len(self) else np.empty(0, np.int64)
+
+    def parts(self) -> Iterator[np.ndarray]:
+        """Row lengths and values, piece by piece; the same pieces for the same rows, however they are stored."""
+        for start in range(0, len(self), _ROWS_OF_A_PART):
+            rows = [self[index] for index in range(start, min(start + _ROWS_OF_A_PART, len(self)))]
+            yield np.array([len(row) for row in rows], dtype=np.int64)
+            yield np.concatenate(rows)
 
     def __iter__(self) -> Iterator[np.ndarray]:
         return (self[index] for index in range(len(self)))

@@ -235,19 +235,21 @@ class Controls:
 
 @dataclass(frozen=True)
 class Preparation:
-    """What the engine hands to `Task.prepare`.
+    """What the engine hands to `Task.prepare` and `Task.export`.
 
     Attributes:
-        folder: scratch folder that becomes part of the prepared set. Files written there are still there when a
-            preparation that was interrupted is started again.
+        folder: for `prepare` a folder to work in: files written there outlive an interruption, so that the next time
+            can go on from them, and go when the set is whole. For `export` the folder to fill.
         source: where the user says the raw data lies, or None.
         progress: wraps an iterable of known length in a progress bar.
-        workers: how many processes may help; the result must not depend on it.
+        note: tells the user something about the data and keeps it with the set.
+        workers: how many threads or processes may help; the result must not depend on it.
     """
 
     folder: Path
     source: Path | None
     progress: Callable[[Sequence[Any], str], Iterator[Any]]
+    note: Callable[[str], None]
     workers: int = 1
 
 
@@ -269,6 +271,8 @@ class Task:
         baselines: trivial scores on the test split beside the engine's own (`{name: score}`).
         padded: examples differ in length, so mechanisms see masks.
         controls: who must solve it and who cannot.
+        export: writes the data in the form in which others publish it, or None.
+        pinned: content hash that the set of these options must have, or None where none is on record.
         version: raise it when data may change.
     """
 
@@ -283,6 +287,8 @@ class Task:
     baselines: Callable[[Any, datasets.DatasetDict], dict[str, float]] | None = None
     padded: bool = False
     controls: Controls | None = None
+    export: Callable[[Any, Preparation], None] | None = None
+    pinned: Callable[[Any], str | None] | None = None
     metric: str = "accuracy"
     version: int = 1
 

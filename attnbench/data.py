@@ -1,6 +1,6 @@
 """Prepared data sets: made once, kept as Arrow under a key of everything that shaped them, read memory-mapped.
 
-$ATTNBENCH_DATA (else ~/.cache/attnbench) / <task> / <key> / {train, validation, test, files, card.json}
+$ATTNBENCH_DATA (else ~/.cache/attnbench) / <task> / <key>-<stored form> / {train, validation, test, card.json}
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,7 +30,7 @@ from attnbench.registry import Plugin
 
 SPLITS = ("train", "validation", "test")
 #: Raise it when the stored form changes.
-DATA_FORMAT = 1
+DATA_FORMAT = 2
 
 
 def home() -> Path:
@@ -38,17 +38,21 @@ def home() -> Path:
 
 
 def data_key(plugin: Plugin, options: Any) -> str:
-    """12 hex digits of all that shapes the prepared set: task, version, options, source, stored form."""
+    """12 hex digits of all that shapes the prepared set: task, version, options, source."""
     task: Task = plugin.object
-    shaped_by = [plugin.name, task.version, as_json(options), plugin.source_sha, DATA_FORMAT]
+    shaped_by = [plugin.name, task.version, as_json(options), plugin.source_sha]
     return hashlib.sha256(canonical(shaped_by).encode()).hexdigest()[:12]
 
 
 @dataclass(frozen=True)
 class TaskData:
-    """A prepared task. `card` holds counts, label shares, lengths and the scores of trivial predictors."""
+    """A prepared task. `card` holds counts, label shares, lengths, the scores of trivial predictors, content hashes.
+
+    `key` is all that shaped the set; where the user's own files did, with the beginning of their content hash.
+    """
 
     key: str
+    folder: Path
     splits: dict[str, Split]
     card: dict[str, Any]
 
@@ -63,19 +67,62 @@ class Batch:
 
 
 def load(plugin: Plugin, options: Any, source: Path | None = None, workers: int = 1) -> TaskData:
-    """The prepared set, prepared first when it is not there yet.
+    """The prepared set, prepared first when it is not there yet. `source`: where the user's own files lie.
 
     Raises:
         AttnbenchError: the preparation failed or its result does not fit the task's declaration.
     """
     key = data_key(plugin, options)
-    folder = home() / plugin.name / key
+    folder = home() / plugin.name / f"{key}-{DATA_FORMAT}"
     if not _is_whole(folder):
         with _alone(folder):
             if not _is_whole(folder):
                 _prepare(plugin, options, source, folder, workers)
     splits = {name: read_split(folder / name, plugin.object.head(options)) for name in SPLITS}
-    return TaskData(key, splits, json.loads((folder / "card.json").read_text("utf-8")))
+    card = json.loads((folder / "card.json").read_text("utf-8"))
+    return TaskData(f"{key}-{card['sha256'][:12]}" if card["from_files"] else key, folder, splits, card)
+
+
+def verify(prepared: TaskData, plugin: Plugin, options: Any) -> dict[str, Any]:
+    """Compares the stored set with its card, and with the hash on record for these options.
+
+    Raises:
+        AttnbenchError: they differ; the message says what to do.
+    """
+    found = content_hash(prepared.splits)
+    again = f"remove {prepared.folder} and prepare it again"
+    if found != prepared.card["sha256"]:
+        raise AttnbenchError(f"{prepared.folder}: damaged: sha256 {found}, was {prepared.card['sha256']}; {again}")
+    with blame(f"task {plugin.name}: pinned"):
+        known = plugin.object.pinned(options) if plugin.object.pinned else None
+    if known not in (None, found):
+        raise AttnbenchError(f"{prepared.folder}: sha256 {found}, but the set on record has {known}; {again}")
+    return {"folder": str(prepared.folder), "sha256": found, "on record": "the same" if known else "none"}
+
+
+def export(plugin: Plugin, options: Any, folder: Path, workers: int) -> None:
+    """
+    Raises:
+        AttnbenchError: the task has no such form, or writing it failed.
+    """
+    write = plugin.object.export
+    if write is None:
+        raise AttnbenchError(f"task {plugin.name} has no form to export")
+    folder.mkdir(parents=True, exist_ok=True)
+    with blame(f"task {plugin.name}: export failed"):
+        write(options, Preparation(folder, None, track, say, workers))
+
+
+def content_hash(splits: Mapping[str, Split]) -> str:
+    """SHA-256 of all numbers of a set, in order: for each split and column its kind, row lengths and values."""
+    digest = hashlib.sha256()
+    for name in SPLITS:
+        split = splits[name]
+        for column in (*split.documents, split.targets):
+            for part in column.parts() if isinstance(column, Ragged) else [column]:
+                digest.update(f"{name} {part.dtype.name} {part.size} ".encode())
+                digest.update(part.astype(part.dtype.newbyteorder("<"), copy=False).tobytes())
+    return digest.hexdigest()
 
 
 def _is_whole(folder: Path) -> bool:
@@ -104,18 +151,25 @@ def _prepare(plugin: Plugin, options: Any, source: Path | None, folder: Path, wo
     files = partial / "files"
     say(f"preparing {plugin.name} (once; kept in {folder}){', going on' if files.is_dir() else ''}")
     files.mkdir(parents=True, exist_ok=True)
+    notes: list[str] = []
+
+    def note(text: str) -> None:
+        notes.append(text)
+        say(f"{plugin.name}: {text}")
+
     try:
         with blame(f"task {plugin.name}: prepare failed"):
-            made = plugin.object.prepare(options, Preparation(files, source, track, workers))
+            made = plugin.object.prepare(options, Preparation(files, source, track, note, workers))
         _check_columns(plugin, options, made)
         for name in SPLITS:
             shutil.rmtree(partial / name, ignore_errors=True)
             with _SilentDatasets():
                 made[name].save_to_disk(str(partial / name))
-        card = _card(plugin, options, made, partial)
+        card = _card(plugin, options, made, partial) | {"notes": notes, "from_files": source is not None}
     except (AttnbenchError, MemoryError):
         shutil.rmtree(partial, ignore_errors=True)
         raise
+    shutil.rmtree(files)
     (partial / "card.json").write_text(json.dumps(card, indent=1, sort_keys=True), "utf-8")
     if folder.exists():  # without a card, so not whole
         shutil.rmtree(folder)
@@ -176,6 +230,7 @@ def _card(plugin: Plugin, options: Any, made: datasets.DatasetDict, folder: Path
         "splits": counts,
         "chance": chance,
         "trivial": trivial,
+        "sha256": content_hash(splits),
     }
 
 

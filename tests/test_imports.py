@@ -27,7 +27,7 @@ HEAVY = {"torch", "xformers", "datasets", "accelerate"}
 SHARED = {"attnbench.contracts", "attnbench.errors", "attnbench.options", "numpy", "pydantic"}
 MAY_IMPORT = {
     "mechanisms": SHARED | {"attnbench.layers", "attnbench.sparse", "torch"},
-    "tasks": SHARED | {"datasets", "torch", "sklearn", "PIL", "scipy", "numba"},
+    "tasks": SHARED | {"datasets", "pyarrow", "torch", "sklearn", "PIL", "scipy", "numba"},
     "regularizers": SHARED | {"torch"},
 }
 #: Libraries that a task's own file loads only when it prepares data; a private file of it may load them at once.
