@@ -96,7 +96,10 @@ def outcome(record: Record) -> Table:
         ]
     if cost := record.cost:
         rows += [
-            ("samples/s", f"{cost.samples_per_second:.0f} in {cost.train_seconds:.0f} s (validation included)"),
+            (
+                "samples/s",
+                f"{cost.samples_per_second:.{0 if cost.samples_per_second >= 10 else 2}f} in {cost.train_seconds:.0f} s (validation included)",
+            ),
             ("peak memory", f"{cost.peak_bytes / 2**20:.0f} MiB ({cost.peak_how})"),
             ("parameters", f"{cost.params_total:,} in total, {cost.params_mixer:,} in the mixers"),
         ]

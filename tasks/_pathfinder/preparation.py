@@ -118,7 +118,7 @@ def _reader(options: Options, preparation: Preparation) -> tuple[Callable[[range
     there, lost = layout.usable(rows)
     if lost:
         preparation.note(
-            f"{len(lost)} of {len(rows)} images missing or empty and left out, such as {lost[0].path.name}"
+            f"{len(lost)} of {len(rows)} images are missing or empty, such as {lost[0].path.name}: left out"
         )
     if len(rows) < options.examples:
         preparation.note(f"{len(rows):,} images found, {options.examples:,} asked for")
