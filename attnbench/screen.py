@@ -74,6 +74,10 @@ def flat(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
     return found
 
 
+def _rate(value: float) -> str:
+    return f"{value:.0f}" if value >= 10 else f"{value:.2g}"
+
+
 def outcome(record: Record) -> Table:
     """The final screen of a run, but for the record's path."""
     spec = record.spec
@@ -98,7 +102,7 @@ def outcome(record: Record) -> Table:
         rows += [
             (
                 "samples/s",
-                f"{cost.samples_per_second:.{0 if cost.samples_per_second >= 10 else 2}f} in {cost.train_seconds:.0f} s (validation included)",
+                f"{_rate(cost.samples_per_second)} in {cost.train_seconds:.0f} s (validation included)",
             ),
             ("peak memory", f"{cost.peak_bytes / 2**20:.0f} MiB ({cost.peak_how})"),
             ("parameters", f"{cost.params_total:,} in total, {cost.params_mixer:,} in the mixers"),
