@@ -113,7 +113,7 @@ def make(
     _check_names(rules, base, task_plugin)
     task_rules = rules.rules(task_plugin.name)
     mechanism_fields = field_names(base.object.options)
-    preset = base.object.presets.get(divided["mechanism"].get("preset"), {})
+    preset = base.object.presets.get(str(divided["mechanism"].get("preset", "")), {})
     shared = {k: v for k, v in task_rules.attention.items() if k in mechanism_fields and k not in preset}
     resolved = protocols.resolve(rules, task_plugin.name, {section: divided[section] for section in SECTIONS})
     plan = Plan(
