@@ -238,6 +238,7 @@ def test_a_file_that_shows_no_kind_is_taken_for_a_mechanism(tmp_path: Path, text
         (source("mechanisms").replace("paper", "causal='yes', paper"), "causal is no, capable or only, got 'yes'"),
         (source("mechanisms").replace("paper", "requires='torch', paper"), "requires is a tuple of package names"),
         (source("mechanisms").replace("paper", "requires=(1,), paper"), "requires is a tuple of package names"),
+        (source("mechanisms").replace("paper", "presets=None, paper"), "presets maps names to values"),
         (source("mechanisms").replace("paper", "options=dict, paper"), "options is no frozen dataclass"),
         (source("mechanisms").replace("paper", "options=3, paper"), "options is no frozen dataclass"),
         (THAWED + source("mechanisms").replace("paper", "options=Thawed, paper"), "options is no frozen dataclass"),

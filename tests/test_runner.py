@@ -67,7 +67,7 @@ def made_task(folder: Path, name: str, label: str = "tokens[0] % 2", before: str
 MECHANISM = """
 from attnbench import Mechanism, Tokens
 from attnbench.layers import QKVMixer
-from torch import nn
+import torch
 
 class Mixer(QKVMixer):
     calls = 0
@@ -243,7 +243,7 @@ def test_running_out_of_memory_before_the_first_step_is_a_status(tmp_path: Path,
         "building": lambda: (made_mechanism(tmp_path, "greedy", before="raise MemoryError('too\\nmuch')"), "recall"),
         "preparing": lambda: ("dense", made_task(tmp_path, "vast", before="raise MemoryError('too\\nmuch')")),
         "on a GPU": lambda: (
-            made_mechanism(tmp_path, "cuda", before="raise RuntimeError('CUDA out of memory')"),
+            made_mechanism(tmp_path, "cuda", before="raise torch.OutOfMemoryError('one\\ntwo')"),
             "recall",
         ),
     }[where]()
@@ -332,6 +332,8 @@ def test_a_task_that_breaks_is_one_line(tmp_path: Path, label: str, before: str,
 @pytest.mark.parametrize(
     "loss",
     [
+        "lambda options: None, max_shift=lambda options: options.missing",
+        "lambda options: None, max_shift=lambda options: None",
         "lambda options: options.missing",
         "lambda options: lambda run, first, labels: None",
         "lambda options: lambda run, first, labels: first.sum()",
@@ -354,7 +356,7 @@ def test_a_fault_of_the_request_is_an_error_and_leaves_no_record(tmp_path: Path)
         tiny(tmp_path, device="tpu")
     with pytest.raises(AttnbenchError, match="seed"):
         tiny(tmp_path, seed=-1)
-    for limit in (-1, 0, float("nan")):
+    for limit in (-1, 0, float("nan"), "3"):
         with pytest.raises(AttnbenchError, match="max_seconds is a time above 0, or None, got"):
             tiny(tmp_path, max_seconds=limit)
     assert not list(tmp_path.rglob("*.json"))
@@ -362,7 +364,7 @@ def test_a_fault_of_the_request_is_an_error_and_leaves_no_record(tmp_path: Path)
 
 @pytest.mark.parametrize("attend", ["v = v + torch.randn_like(v)", "raise OSError"])
 def test_a_run_leaves_the_random_state_of_its_caller_alone(tmp_path: Path, attend: str) -> None:
-    path = made_mechanism(tmp_path, "draws", before="import torch; torch.rand(3)", attend=f"import torch; {attend}")
+    path = made_mechanism(tmp_path, "draws", before="torch.rand(3)", attend=attend)
     before = torch.get_rng_state()
     tiny(tmp_path / "r", path)
     assert torch.equal(torch.get_rng_state(), before)
