@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any
 
 from attnbench import protocol as protocols
@@ -181,7 +182,7 @@ def _described(choice: Choice) -> tuple[Head, int]:
     if not isinstance(head, Head):
         raise AttnbenchError(f"task {name}: head returned a {type(head).__name__}, not Classify, Match or TagTokens")
     for what, count in {"vocab": vocab, "max_length": length}.items():
-        if not isinstance(count, int) or count < 1:
+        if not isinstance(count, Integral) or count < 1:  # of numpy too
             raise AttnbenchError(f"task {name}: {what} returned {count!r}, not a whole number from 1 on")
     return head, length
 

@@ -428,3 +428,8 @@ def test_a_task_that_does_not_say_what_it_is_is_one_line_that_names_it(
 ) -> None:
     (tmp_path / "vague.py").write_text(TASK.format(what, f"lambda o: {returned}"))
     assert refused("dense", str(tmp_path / "vague.py")).startswith(f"task vague: {said}")
+
+
+def test_a_task_may_count_with_numpy(tmp_path: Path) -> None:
+    (tmp_path / "counts.py").write_text("import numpy\n" + TASK.format("vocab", "lambda o: numpy.int64(2)"))
+    assert plan.make("dense", str(tmp_path / "counts.py")).task.plugin.name == "counts"
