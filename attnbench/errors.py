@@ -78,6 +78,6 @@ def blame(what: str) -> Iterator[None]:
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Also for torch, whose CPU allocator raises a RuntimeError and whose CUDA one a class of its own."""
-    return isinstance(error, MemoryError) or any(
-        sign in str(error) for sign in ("can't allocate memory", "CUDA out of memory")
-    )
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return True
+    return any(sign in str(error) for sign in ("can't allocate memory", "CUDA out of memory"))

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any
 
 from attnbench import protocol as protocols
 from attnbench import registry
-from attnbench.contracts import Cell, Mechanism, NoOptions, Regularizer, TagTokens, Task, Tokens
+from attnbench.contracts import Cell, Head, Mechanism, NoOptions, Regularizer, TagTokens, Task, Tokens
 from attnbench.errors import AttnbenchError, UnknownName, Unsupported, blame
 from attnbench.options import as_json, field_names, parse
 from attnbench.protocol import SECTIONS, Resolved
@@ -113,7 +114,7 @@ def make(
     _check_names(rules, base, task_plugin)
     task_rules = rules.rules(task_plugin.name)
     mechanism_fields = field_names(base.object.options)
-    preset = base.object.presets.get(divided["mechanism"].get("preset"), {})
+    preset = base.object.presets.get(str(divided["mechanism"].get("preset", "")), {})
     shared = {k: v for k, v in task_rules.attention.items() if k in mechanism_fields and k not in preset}
     resolved = protocols.resolve(rules, task_plugin.name, {section: divided[section] for section in SECTIONS})
     plan = Plan(
@@ -154,9 +155,7 @@ def _options_of_all_mechanisms() -> set[str]:
 
 def _refuse_dead(plan: Plan) -> None:
     """Combinations in which something that was asked for could change nothing."""
-    task: Task = plan.task.plugin.object
-    with blame(f"task {plan.task.plugin.name}"):
-        head, length = task.head(plan.task.options), task.max_length(plan.task.options)
+    head, length = _described(plan.task)
     if isinstance(head, TagTokens) and plan.rules.model.pooling != "mean":
         raise AttnbenchError(
             f"{plan.task.plugin.name} asks at every token, so model.pooling={plan.rules.model.pooling} pools nothing; "
@@ -172,6 +171,20 @@ def _refuse_dead(plan: Plan) -> None:
             reason = choice.plugin.object.idle(choice.options, plan.rules.model.dropout)
         if reason:
             raise AttnbenchError(f"{choice.plugin.name}: {reason}")
+
+
+def _described(choice: Choice) -> tuple[Head, int]:
+    """The head and the longest input of a task."""
+    task: Task = choice.plugin.object
+    name, options = choice.plugin.name, choice.options
+    with blame(f"task {name}"):
+        head, vocab, length = task.head(options), task.vocab(options), task.max_length(options)
+    if not isinstance(head, Head):
+        raise AttnbenchError(f"task {name}: head returned a {type(head).__name__}, not Classify, Match or TagTokens")
+    for what, count in {"vocab": vocab, "max_length": length}.items():
+        if not isinstance(count, Integral) or count < 1:  # of numpy too
+            raise AttnbenchError(f"task {name}: {what} returned {count!r}, not a whole number from 1 on")
+    return head, length
 
 
 def _cell(reference: str, regularizer: str | None) -> tuple[Plugin, list[str], str]:

@@ -257,6 +257,8 @@ def _load_class(reference: str) -> Plugin:
 def _defining_module(value: Any, named: ModuleType) -> ModuleType:
     """Where a plugin's code stands: an entry point may name a package that only passes the plugin on."""
     build = next((getattr(value, part) for part in ("build", "prepare", "loss") if hasattr(value, part)), None)
+    while isinstance(build, functools.partial):  # which would name functools
+        build = build.func
     return sys.modules.get(getattr(build, "__module__", ""), named)
 
 
