@@ -10,7 +10,7 @@ from typing import Any
 from attnbench import protocol as protocols
 from attnbench import registry
 from attnbench.contracts import Cell, Head, Mechanism, NoOptions, Regularizer, TagTokens, Task, Tokens
-from attnbench.errors import AttnbenchError, UnknownName, Unsupported, blame
+from attnbench.errors import AttnbenchError, UnknownName, Unsupported, blame, resembles
 from attnbench.options import as_json, field_names, parse
 from attnbench.protocol import SECTIONS, Resolved
 from attnbench.record import PluginSpec
@@ -101,10 +101,12 @@ def make(
         AttnbenchError: any name, key, value or combination that cannot be (one line, with what to do).
         Unsupported: a plugin needs a package that is not installed.
     """
-    if not isinstance(seed, int) or seed < 0:
+    if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
         raise AttnbenchError(f"seed is a whole number from 0 on, got {seed!r}")
     if odd := [key for key in settings or {} if not isinstance(key, str)]:
         raise AttnbenchError(f"the names of options are text, got {odd[0]!r}")
+    if not isinstance(regularizer, str | None):
+        raise AttnbenchError(f'a regularizer is named by text such as "sar" or "sar+rdrop", got {regularizer!r}')
     base, regularizer_names, label = _cell(mechanism, regularizer)
     task_plugin = registry.load("tasks", task)
     regularizer_plugins = [registry.load("regularizers", name) for name in regularizer_names]
@@ -133,23 +135,26 @@ def _check_names(rules: protocols.Protocol, mechanism: Plugin, task: Plugin) -> 
     """A misspelt name in a protocol would change nothing, in silence."""
     tasks = {*registry.names("tasks"), task.name}
     for name in rules.tasks:
-        if name not in tasks:
+        if name not in tasks and resembles(name, tasks):  # others may be files or packages that are not here
             raise UnknownName(f"task in protocol {rules.name}", name, tasks)
     unknown = set(rules.rules(task.name).attention) - set(field_names(mechanism.object.options))
-    if unknown:
-        known = _options_of_all_mechanisms()
-        for key in sorted(unknown - known):
-            raise UnknownName(f"option of every mechanism in protocol {rules.name}, tasks.{task.name}", key, known)
+    for kind_of_home in (True, False):  # third parties' code is run only for a key that no built-in one has
+        known = _options_of_mechanisms(built_in=kind_of_home) if unknown else set()
+        unknown -= known
+        for key in unknown:
+            if resembles(key, known):
+                raise UnknownName(f"option of any mechanism in protocol {rules.name}, tasks.{task.name}", key, known)
 
 
-def _options_of_all_mechanisms() -> set[str]:
+def _options_of_mechanisms(*, built_in: bool) -> set[str]:
     found: set[str] = set()
     for name in registry.names("mechanisms"):
         try:
-            plugin = registry.load("mechanisms", name)
+            if (registry.home("mechanisms", name).how == "built-in") is built_in:
+                plugin = registry.load("mechanisms", name)
+                found |= set(field_names(getattr(plugin.object, "options", NoOptions)))
         except AttnbenchError:  # broken, or of a package that is not there: not this run's concern
             continue
-        found |= set(field_names(getattr(plugin.object, "options", NoOptions)))
     return found
 
 

@@ -143,7 +143,7 @@ def _train(
         return _store(plan, spec, settings, started, stopped.status, stopped.reason, trainer=trainer, cost=cost)
     except Interrupted:
         raise
-    except Exception as error:  # noqa: BLE001  a mechanism may fail in any way; the record says how and where
+    except (Exception, SystemExit) as error:  # noqa: BLE001  a mechanism may fail in any way; the record says how and where
         if not is_out_of_memory(error):
             reason = f"step {trainer.step}: {describe(error)}"
             return _store(plan, spec, settings, started, "failed", reason, trainer=trainer)

@@ -19,7 +19,7 @@ from sklearn.datasets import load_digits
 
 from attnbench import data, registry
 from attnbench.contracts import NO_TARGET, Classify, Head, Match, Source, TagTokens, Task
-from attnbench.errors import AttnbenchError, Unsupported
+from attnbench.errors import AttnbenchError, Terminated, Unsupported
 from attnbench.options import parse
 from attnbench.registry import Home, Plugin
 
@@ -309,7 +309,7 @@ def test_a_preparation_that_raises_says_how_and_where() -> None:
 
 def test_a_folder_without_a_card_is_not_trusted(tmp_path: Path) -> None:
     """Left by an older version, a copy that was cut off, or a hand that removed files."""
-    folder = tmp_path / "cache" / "made_up" / data.data_key(made_up(), made_up().object.options())
+    folder = data.folder_of(made_up(), made_up().object.options())
     (folder / "train").mkdir(parents=True)
     (folder / "train" / "data.arrow").write_text("half")
     assert len(load(made_up()).splits["train"]) == 3
@@ -332,7 +332,7 @@ def test_a_set_that_another_prepares_is_waited_for_and_taken(tmp_path: Path, mon
         assert started.wait(30)
         second = pool.submit(load, which)
         assert [len(one.result(60).splits["train"]) for one in (first, second)] == [3, 3]
-    assert calls == [1] and kept(tmp_path) == [data.data_key(which, _options(which))]
+    assert calls == [1] and kept(tmp_path) == [data.folder_of(which, _options(which)).name]
 
 
 def kept(tmp_path: Path) -> list[str]:
@@ -342,15 +342,6 @@ def kept(tmp_path: Path) -> list[str]:
 
 def _options(which: Plugin) -> Any:
     return which.object.options()
-
-
-def test_files_that_a_preparation_writes_are_kept(tmp_path: Path) -> None:
-    def writes(options: Any, preparation: Any) -> datasets.DatasetDict:
-        (preparation.folder / "labels.txt").write_text("a b")
-        return splits(train=GOOD, validation=GOOD, test=GOOD)
-
-    load(plugin(writes))
-    assert [path.read_text() for path in (tmp_path / "cache").rglob("files/labels.txt")] == ["a b"]
 
 
 def interrupted(fault: BaseException | None) -> tuple[Plugin, list[list[str]]]:
@@ -374,23 +365,23 @@ def interrupted(fault: BaseException | None) -> tuple[Plugin, list[list[str]]]:
 
 @pytest.mark.parametrize(
     "fault",
-    [KeyboardInterrupt(), SystemExit(143), OSError(errno.ENOSPC, "no space left")],
+    [KeyboardInterrupt(), Terminated(), OSError(errno.ENOSPC, "no space left")],
     ids=lambda f: type(f).__name__,
 )
 def test_files_of_a_preparation_that_was_cut_off_are_there_the_next_time(tmp_path: Path, fault: BaseException) -> None:
     which, found = interrupted(fault)
     with pytest.raises(type(fault)):
         load(which)
-    key = data.data_key(which, _options(which))
+    key = data.folder_of(which, _options(which)).name
     assert kept(tmp_path) == [f"{key}.partial"], "nothing that could be taken for a whole set"
     load(which)
     assert found == [[], ["1.bin"]] and kept(tmp_path) == [key]
-    assert sorted(path.name for path in (tmp_path / "cache").rglob("*.bin")) == ["1.bin", "2.bin"]
+    assert list((tmp_path / "cache").rglob("*.bin")) == [], "they go when the set is whole"
 
 
 @pytest.mark.parametrize(
     "fault",
-    [AttnbenchError("no"), Unsupported("no"), KeyError("no"), MemoryError(), None],
+    [AttnbenchError("no"), Unsupported("no"), KeyError("no"), SystemExit(0), MemoryError(), None],
     ids=lambda fault: type(fault).__name__,
 )
 def test_files_of_a_preparation_at_fault_are_cleared(tmp_path: Path, fault: Exception | None) -> None:

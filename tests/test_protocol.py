@@ -165,7 +165,7 @@ def test_a_users_preset_and_the_attention_options_meet(tmp_path: Path) -> None:
         ("[tasks.digitz.attention]\nblock_size = 4\n", "'digitz'; did you mean digits?"),
         (
             "[tasks.recall.attention]\nblok_size = 4\n",
-            "unknown option of every mechanism in protocol mine, tasks.recall 'blok_size'; did you mean block_size",
+            "unknown option of any mechanism in protocol mine, tasks.recall 'blok_size'; did you mean block_size",
         ),
     ],
 )

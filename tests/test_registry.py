@@ -364,17 +364,21 @@ BUILDERS = {
 
 
 @pytest.mark.parametrize("builder", BUILDERS)
-def test_the_hash_of_an_entry_point_that_passes_a_plugin_on_is_of_its_own_file(install: Install, builder: str) -> None:
+def test_the_hash_of_an_entry_point_that_passes_a_plugin_on_covers_both_files(install: Install, builder: str) -> None:
     text = BUILDERS[builder] + "\n" + source("mechanisms").replace("lambda shape, options: None", "build")
-    found = {}
-    for name, inner in {"a": text, "b": text, "c": text + "\n"}.items():
-        package = f"passing_{builder}_{name}"
-        points = f"[attnbench.mechanisms]\n{package} = {package}:MECHANISM\n"
-        site = install(package, f"from {package}_parts.inner import MECHANISM\n", points)
-        (site / f"{package}_parts").mkdir()
-        (site / f"{package}_parts" / "inner.py").write_text(inner)
-        found[name] = registry.load("mechanisms", package).source_sha
-    assert found["a"] == found["b"] != found["c"]
+    package = f"passing_{builder}"
+    points = f"[attnbench.mechanisms]\n{package} = {package}:MECHANISM\n"
+    site = install(package, f"from {package}_parts.inner import MECHANISM\n", points)
+    (site / f"{package}_parts").mkdir()
+    inner, outer = site / f"{package}_parts" / "inner.py", next(site.glob(f"{package}*.py"))
+    inner.write_text(text)
+    found = [registry.load("mechanisms", package).source_sha]
+    for file in (inner, outer):
+        before = file.read_text()
+        file.write_text(before + "\n")
+        found.append(registry.load("mechanisms", package).source_sha)
+        file.write_text(before)
+    assert len(set(found)) == 3 and registry.load("mechanisms", package).source_sha == found[0]
 
 
 # plain classes
