@@ -22,15 +22,16 @@ from attnbench.errors import UnknownName
 from attnbench.sparse.dense import dense
 from attnbench.sparse.gather import gather
 from attnbench.sparse.pattern import Pattern, end_blocks
-from attnbench.sparse.topology import (
+from attnbench.sparse.topologies import (
     BlockWindow,
+    Fixed,
+    FromRule,
     RandomBlocks,
+    Strided,
     TokenWindow,
-    Topology,
-    Union,
-    visible,
     window_and_random,
 )
+from attnbench.sparse.topology import Causal, Topology, Union, visible
 
 Path = Callable[[Tensor, Tensor, Tensor, Pattern, Tensor | None, Layout], Tensor]
 
@@ -47,9 +48,13 @@ def path(name: str) -> tuple[Path, str]:
 __all__ = [
     "PATHS",
     "BlockWindow",
+    "Causal",
+    "Fixed",
+    "FromRule",
     "Path",
     "Pattern",
     "RandomBlocks",
+    "Strided",
     "TokenWindow",
     "Topology",
     "Union",

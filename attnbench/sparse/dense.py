@@ -11,7 +11,7 @@ from torch import Tensor
 from attnbench.contracts import Layout
 from attnbench.layers import attention
 from attnbench.sparse.pattern import Pattern
-from attnbench.sparse.topology import visible
+from attnbench.sparse.topology import blocks_of, visible
 
 
 def dense(q: Tensor, k: Tensor, v: Tensor, pattern: Pattern, mask: Tensor | None, layout: Layout) -> Tensor:
@@ -47,15 +47,15 @@ def visibility(pattern: Pattern, mask: Tensor | None, layout: Layout, batch: int
 def _grid(pattern: Pattern, layout: Layout) -> Tensor:
     """(H, R - g, R - g) bool over representatives and content."""
     topology, s = pattern.topology, layout.specials - layout.globals
+    pattern.order(layout)  # refuses what no path can do
     content = visible(topology, layout.length)
     heads, n = content.shape[0], layout.length
     block = torch.cat(
         [
             torch.arange(layout.blocks).repeat_interleave(layout.reps_per_block),
-            torch.arange(n) // topology.block_size,
+            blocks_of(topology, n),
         ]
     )
-    blocks = -(-n // topology.block_size)
-    seen = topology.block_map(blocks)[:, block[:, None], block[None, :]].expand(heads, -1, -1).clone()
+    seen = topology.block_map(n)[:, block[:, None], block[None, :]].expand(heads, -1, -1).clone()
     seen[:, s:, s:] = content
     return seen

@@ -24,6 +24,13 @@ class Pattern:
     broadcast: bool = False
     content_globals: ContentGlobals | None = None
 
+    def order(self, layout: Layout) -> Tensor | None:
+        """`Topology.order` of this call. Representatives stand for blocks of content in its own order."""
+        found = self.topology.order(layout.length)
+        if found is not None and layout.reps_per_block:
+            raise ValueError("a topology that reorders the content does not go with representatives")
+        return found
+
     def globals_of(
         self, layout: Layout, mask: Tensor | None, batch: int, device: torch.device
     ) -> tuple[Tensor, Tensor]:

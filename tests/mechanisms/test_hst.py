@@ -46,7 +46,7 @@ def build(dim: int, heads: int, length: int, **options: Any) -> nn.Module:
     """A standalone HST in float64 whose biases are not zero."""
     chosen = parse("hst", HST.options, options, HST.presets)
     shape = mixer_shape(HST, chosen, dim=dim, heads=heads, length=length)
-    mixer = StandaloneMixer(HST.build(shape, chosen), SpecialTokens(dim, shape.tokens)).double()
+    mixer = StandaloneMixer(HST.build(shape, chosen), SpecialTokens(dim, shape.tokens), dim, length).double()
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for parameter in mixer.parameters():
@@ -57,8 +57,7 @@ def build(dim: int, heads: int, length: int, **options: Any) -> nn.Module:
 def drawn_blocks(mixer: nn.Module, length: int) -> Drawn | None:
     """The random block pairs the module drew, as data."""
     parts = getattr(mixer.mixer.pattern.topology, "parts", ())
-    block_size = mixer.mixer.options.block_size
-    found = [part.block_map(-(-length // block_size)) for part in parts if isinstance(part, RandomBlocks)]
+    found = [part.block_map(length) for part in parts if isinstance(part, RandomBlocks)]
     return Drawn.of(found[0]) if found else None
 
 
@@ -189,7 +188,7 @@ def test_rotary_positions_equal_the_reference(variant: str) -> None:
     """Queries and keys of both stages turn by a row's position, that of a representative being its block's middle."""
     options = parse("hst", HST.options, {"block_size": 4, **VARIANTS[variant]}, HST.presets)
     shape = mixer_shape(HST, options, dim=12, heads=2, length=12, rotary=True)
-    mixer = StandaloneMixer(HST.build(shape, options), SpecialTokens(12, shape.tokens)).double()
+    mixer = StandaloneMixer(HST.build(shape, options), SpecialTokens(12, shape.tokens), 12, 12).double()
     x = torch.randn(3, 12, 12, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
     real = three_examples(12)
     rows = torch.from_numpy(reference.real_rows(reference.hst_grid(options, 12), real))

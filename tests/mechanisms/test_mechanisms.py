@@ -185,7 +185,7 @@ def test_local_is_a_window_of_blocks(length: int, window_blocks: int) -> None:
 @pytest.mark.parametrize("length", [1, 2, 13, 64])
 def test_bigbird_is_window_and_random_blocks_and_global_tokens(length: int, globals: int) -> None:
     options = {"block_size": 4, "random_blocks": 2, "global_tokens": globals}
-    drawn = build("bigbird", options, length).mixer.pattern.topology.parts[1].block_map(-(-length // 4)).numpy()
+    drawn = build("bigbird", options, length).mixer.pattern.topology.parts[1].block_map(length).numpy()
     pairs = reference.visible(
         (reference.Window(3), reference.Drawn.of(torch.from_numpy(drawn))), reference.Grid(globals, 0, 4, length), HEADS
     )
@@ -195,7 +195,7 @@ def test_bigbird_is_window_and_random_blocks_and_global_tokens(length: int, glob
 @pytest.mark.parametrize("length", [2, 13, 64])
 def test_bigbird_with_global_blocks_follows_the_real_tokens(length: int) -> None:
     options = {"block_size": 4, "random_blocks": 1, "globals": "blocks"}
-    drawn = build("bigbird", options, length).mixer.pattern.topology.parts[1].block_map(-(-length // 4))
+    drawn = build("bigbird", options, length).mixer.pattern.topology.parts[1].block_map(length)
     assert not drawn[:, :, 0].any(), "the first block is global already"
     grid = reference.Grid(0, 0, 4, length)
     pairs = reference.visible((reference.Window(3), reference.Drawn.of(drawn)), grid, HEADS)

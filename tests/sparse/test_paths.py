@@ -98,7 +98,7 @@ def cases(draw: st.DrawFn) -> Case:
                     block_size, count=draw(st.integers(1, 3)), length=built, heads=heads, seed=draw(st.integers(0, 9))
                 )
             )
-            parts.append(Drawn.of(topologies[-1].block_map(-(-length // block_size))))
+            parts.append(Drawn.of(topologies[-1].block_map(length)))
     topology = topologies[0] if len(topologies) == 1 else Union(tuple(topologies))
     grid = Grid(draw(st.integers(0, 2)), draw(st.integers(0, 2)), block_size, length)
     pattern = Pattern(
@@ -201,7 +201,7 @@ def test_global_blocks_follow_the_real_tokens_of_each_example() -> None:
 
 def test_global_blocks_beside_random_blocks_and_global_rows() -> None:
     random = RandomBlocks(4, count=2, length=60, heads=2, seed=1, outside_window=1, avoid=(0,))
-    parts = (Window(1), Drawn.of(random.block_map(7)))
+    parts = (Window(1), Drawn.of(random.block_map(7 * 4)))
     real = np.ones((2, 26), dtype=bool)
     real[1, 11:] = real[1, :5] = False
     check(by_hand(BlockWindow(4, 1) | random, parts, 26, real, globals=1, by_blocks=True))
@@ -210,7 +210,7 @@ def test_global_blocks_beside_random_blocks_and_global_rows() -> None:
 @pytest.mark.parametrize("length", [1000, 1025])
 def test_long_inputs(length: int) -> None:
     random = RandomBlocks(64, count=2, length=1100, heads=2, seed=4)
-    parts = (Window(3), Drawn.of(random.block_map(-(-length // 64))))
+    parts = (Window(3), Drawn.of(random.block_map(length)))
     real = np.ones((2, length), dtype=bool)
     real[1, 300:500] = real[1, 900:] = False
     check(by_hand(BlockWindow(64, 3) | random, parts, length, real, globals=2))
@@ -242,7 +242,7 @@ GRAPH = """
 import torch
 from attnbench.sparse import RandomBlocks
 graph = RandomBlocks(4, count=2, length=67, heads=3, seed=9, layer=1)
-print("".join(str(int(bit)) for bit in graph.block_map(17).flatten()))
+print("".join(str(int(bit)) for bit in graph.block_map(17 * 4).flatten()))
 """
 
 
@@ -255,7 +255,7 @@ def test_the_random_graph_is_the_same_in_another_process(hash_seed: str) -> None
     done = subprocess.run(
         [sys.executable, "-c", GRAPH], capture_output=True, text=True, check=True, env={"PYTHONHASHSEED": hash_seed}
     )
-    assert done.stdout.strip() == "".join(str(int(bit)) for bit in graph().block_map(17).flatten())
+    assert done.stdout.strip() == "".join(str(int(bit)) for bit in graph().block_map(17 * 4).flatten())
 
 
 def test_the_random_graph_ignores_global_random_state_and_leaves_it_alone() -> None:
@@ -264,41 +264,41 @@ def test_the_random_graph_ignores_global_random_state_and_leaves_it_alone() -> N
         torch.manual_seed(seed)
         np.random.seed(seed)
         before = torch.get_rng_state(), np.random.get_state()[1].copy()
-        maps.append(graph().block_map(17))
+        maps.append(graph().block_map(17 * 4))
         assert torch.equal(torch.get_rng_state(), before[0])
         np.testing.assert_array_equal(np.random.get_state()[1], before[1])
     assert torch.equal(*maps)
 
 
 def test_the_random_graph_is_drawn_once_and_cut() -> None:
-    whole = graph().block_map(17)
+    whole = graph().block_map(17 * 4)
     for blocks in range(1, 18):
-        assert torch.equal(graph().block_map(blocks), whole[:, :blocks, :blocks])
+        assert torch.equal(graph().block_map(blocks * 4), whole[:, :blocks, :blocks])
     with pytest.raises(ValueError, match="built for 17"):
-        graph().block_map(18)
+        graph().block_map(18 * 4)
 
 
 def test_the_random_graph_has_the_count_asked_for_outside_the_window() -> None:
-    drawn = graph(outside_window=5, avoid=(0, 3)).block_map(17)
+    drawn = graph(outside_window=5, avoid=(0, 3)).block_map(17 * 4)
     assert (drawn.sum(-1) == 2).all()
     query, key = torch.arange(17)[:, None], torch.arange(17)
     assert not drawn[:, (query - key).abs() <= 2].any()
     assert not drawn[:, :, [0, 3]].any()
-    everything = graph(count=99).block_map(17)
+    everything = graph(count=99).block_map(17 * 4)
     assert torch.equal(everything, ((query - key).abs() > 1).expand(3, -1, -1))
 
 
 def test_the_random_graph_depends_on_seed_layer_head_and_query() -> None:
-    one = graph().block_map(17)
-    assert not torch.equal(one, graph(seed=10).block_map(17))
-    assert not torch.equal(one, graph(layer=2).block_map(17))
+    one = graph().block_map(17 * 4)
+    assert not torch.equal(one, graph(seed=10).block_map(17 * 4))
+    assert not torch.equal(one, graph(layer=2).block_map(17 * 4))
     assert not torch.equal(one[0], one[1])
     assert len({tuple(row.tolist()) for row in one.flatten(0, 1)}) > 17
-    assert torch.equal(one[:2], graph(heads=2).block_map(17)), "more heads leave the first ones as they were"
+    assert torch.equal(one[:2], graph(heads=2).block_map(17 * 4)), "more heads leave the first ones as they were"
 
 
 def test_random_keys_are_spread_evenly() -> None:
-    drawn = graph(heads=400, count=1, outside_window=1).block_map(17).double()
+    drawn = graph(heads=400, count=1, outside_window=1).block_map(17 * 4).double()
     np.testing.assert_allclose(drawn.mean(0)[~torch.eye(17, dtype=torch.bool)], 1 / 16, atol=0.06)
 
 
