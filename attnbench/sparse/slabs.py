@@ -1,0 +1,307 @@
+"""Block-sparse attention in slabs: some query blocks at a time, in buffers that are reused, forward and backward.
+
+Nothing of the size rows x keys is kept: the backward pass computes the probabilities anew. Heads are taken in groups;
+their rows are laid out block by block in a pool, where the keys that a block sees are found in one of two ways:
+
+    window   the same number of neighbours on each side of every block: overlapping views of the pool, no copy.
+             Heads stand a gap of hidden blocks apart.
+    table    any other pattern: blocks picked by an index table; an entry that shows nothing picks a hidden block.
+
+Whether a key may be seen at all is a bias in an additional column of the key, met by a column of ones in the queries:
+the product adds it for nothing, where a mask would cost a pass over the scores.
+Shape letters: B batch, H heads, G heads of a group (over the batch too), K blocks of a head, M key blocks a query
+block sees, W rows of a block, S strip, D head width, E = D with the column of the bias, T query blocks of a slab.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+#: Scores of one slab. On a CPU they shall stay in its caches; elsewhere launches shall be few.
+CPU_SCORES = 1 << 20
+SCORES = 1 << 25
+
+Part = tuple[slice, slice]  # of the batch and of the heads
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Tables of one call, shared by all layers with one pattern. A bias is 0 or `hide(dtype)`."""
+
+    first: int  # rows in front of the grid
+    reps: int  # representatives of a block; they lead its rows
+    block_size: int
+    length: int
+    order: Tensor | None  # (N,) int64, content positions as the grid holds them; None = as they come
+    table: Tensor  # (H or 1, K, M) int64, key blocks, -1 = nothing
+    window: tuple[int, int] | None  # neighbours (left, right) of every block, where that is the pattern
+    keys: Tensor | None  # (B or 1, K, W), bias of the grid's keys; None = all seen
+    rule: Tensor | None  # (H or 1, K or 1, W, M * W), bias of pairs; None = all seen
+    strip: Tensor  # (B, S) int64, rows that every row of the grid sees besides
+    strip_keys: Tensor | None  # (B or 1, S), bias of the strip's keys; None = all seen
+    blank: Tensor | None  # (B or 1, H or 1, rows - first, 1) bool, rows that see nothing; None = there are none
+
+    @property
+    def width(self) -> int:
+        return self.reps + self.block_size
+
+
+def hide(dtype: torch.dtype) -> float:
+    """The bias of what is not seen: a quarter of the lowest number, so that two of them and a score are finite."""
+    return torch.finfo(dtype).min / 4
+
+
+class Slabs(torch.autograd.Function):
+    """(q, k, v: (B, H, rows, D), plan) -> (B, H, rows - plan.first, D), the rows of the grid. No second derivative."""
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, plan: Plan) -> Tensor:
+        ctx.save_for_backward(q, k, v)
+        ctx.plan = plan
+        batch, heads, rows, width = q.shape
+        y = q.new_empty(batch, rows - plan.first, heads, width).transpose(1, 2)  # as the output projection reads it
+        run = _Run(plan, q)
+        y_pool = run.queries(width)
+        for part in run.parts():
+            run.load(part, q, k, v)
+            for slab in run.slabs():
+                weights = run.weigh(slab, run.found_keys(slab))
+                run.mix(slab, weights, run.found_values(slab), run.v_strip, out=y_pool)
+            run.write(y_pool, y[part])
+        return y if plan.blank is None else y.masked_fill_(plan.blank, 0)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, up: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+        q, k, v = ctx.saved_tensors
+        plan: Plan = ctx.plan
+        up = up if plan.blank is None else up.masked_fill(plan.blank, 0)
+        dq, dk, dv = (torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k, v))
+        for x in (dq, dk, dv):
+            x[:, :, : plan.first] = 0
+        run, width = _Run(plan, q), q.shape[-1]
+        up_pool, dq_pool = run.queries(width), run.queries(width)
+        d_scores, dk_sum, dv_sum = torch.empty_like(run.scores), _Sum(run), _Sum(run)
+        for part in run.parts():
+            run.load(part, q, k, v)
+            run.read(up[part], up_pool)
+            for slab in run.slabs():
+                keys = run.found_keys(slab)
+                weights = run.weigh(slab, keys)
+                dv_sum.add(slab, weights, up_pool)
+                d = run.compare(slab, up_pool, run.found_values(slab), run.v_strip, out=d_scores)
+                torch._softmax_backward_data(d, weights, -1, d.dtype, grad_input=d)
+                run.mix(slab, d, keys[..., :width], run.k_strip[..., :width], out=dq_pool)
+                dk_sum.add(slab, d, run.q[..., :width])
+            run.write(dq_pool.mul_(run.scale), dq[part][:, :, plan.first :])
+            dk_sum.write(part, dk)
+            dv_sum.write(part, dv)
+        return dq, dk, dv, None
+
+
+class _Run:
+    """The buffers of one call, for one group of heads at a time, and the products between them."""
+
+    def __init__(self, plan: Plan, like: Tensor):
+        self.plan, self.like, width = plan, like, like.shape[-1]
+        self.scale = width**-0.5
+        left, right = plan.window or (1, 0)  # the hidden block of a table stands in front
+        self.blocks, self.seen = plan.table.shape[1:]
+        self.stride = self.blocks + (max(plan.window) if plan.window else 0)
+        self.near, strip = self.seen * plan.width, plan.strip.shape[1]
+        self._divide(CPU_SCORES if like.device.type == "cpu" else SCORES)
+        self.home = slice(left, left + self.group * self.stride)  # of the group's blocks in a pool of keys
+        self.pool = left + self.group * self.stride + right, plan.width
+        column = int(plan.keys is not None or plan.strip_keys is not None)
+        self.q, self.k = self.queries(width + column), like.new_zeros(*self.pool, width + column)
+        self.v = like.new_zeros(*self.pool, width)
+        self.k_strip = like.new_zeros(self.group, strip, width + column)
+        self.v_strip = like.new_zeros(self.group, strip, width)
+        if column:
+            self.q[..., width] = 1
+            self.k[..., width] = hide(like.dtype)
+        self.scores = like.new_empty(self.at_once, plan.width, self.near + strip)
+        found = 0 if plan.window else self.at_once * self.seen
+        self.k_found, self.v_found = (x.new_empty(found, x[0].numel()) for x in (self.k, self.v))
+
+    def _divide(self, scores: int) -> None:
+        """Whole heads in groups of equal size, so that a buffer's hidden parts stay where they are; or parts of one."""
+        batch, heads = self.like.shape[:2]
+        per_block = self.plan.width * (self.near + self.plan.strip.shape[1])
+        fit = scores // (self.stride * per_block)
+        self.heads = _divisor(heads, fit)
+        self.batch = _divisor(batch, fit // heads) if self.heads == heads else 1
+        self.group = self.heads * self.batch
+        parts = -(-self.blocks * per_block // scores)
+        self.at_once = -(-self.blocks // parts) if self.group == 1 else self.group * self.stride
+
+    def queries(self, width: int) -> Tensor:
+        """A pool of rows without neighbours."""
+        return self.like.new_zeros(self.group * self.stride, self.plan.width, width)
+
+    def parts(self) -> Iterator[Part]:
+        batch, heads = self.like.shape[:2]
+        for b in range(0, batch, self.batch):
+            for h in range(0, heads, self.heads):
+                yield slice(b, b + self.batch), slice(h, h + self.heads)
+
+    def slabs(self) -> Iterator[slice]:
+        last = self.blocks if self.group == 1 else self.group * self.stride
+        for start in range(0, last, self.at_once):
+            yield slice(start, min(start + self.at_once, last))
+
+    def load(self, part: Part, q: Tensor, k: Tensor, v: Tensor) -> None:
+        """Lays out a group."""
+        plan, width = self.plan, q.shape[-1]
+        for x, pool in ((q, self.q), (k, self.k[self.home]), (v, self.v[self.home])):
+            self.read(x[part][:, :, plan.first :], pool[..., :width])
+        self.q[..., :width] *= self.scale
+        if self.k.shape[-1] > width:
+            bias = self.grid(self.k[self.home])[..., width]
+            bias.copy_(torch.zeros(()) if plan.keys is None else _of(plan.keys, part[0])[:, None])
+        if plan.strip.shape[1]:
+            rows = self.strip_rows(part)
+            for x, strip in ((k, self.k_strip), (v, self.v_strip)):
+                self.by_head(strip)[:, :, 0, :, :width] = x[part].gather(2, rows)
+            if plan.strip_keys is not None:
+                self.by_head(self.k_strip)[:, :, 0, :, width] = _of(plan.strip_keys, part[0])[:, None]
+        self.rule = None if plan.rule is None else _of(plan.rule, part[1])
+        if plan.window is None:
+            behind = torch.arange(self.group, device=q.device).view(self.batch, self.heads, 1, 1) * self.stride + 1
+            table = _of(plan.table, part[1])
+            self.index = torch.where(table < 0, 0, table + behind).view(-1, self.seen)
+
+    def by_head(self, x: Tensor) -> Tensor:
+        """(G * T, ...) -> (b, h, T, ...)."""
+        return x.view(self.batch, self.heads, len(x) // self.group, *x.shape[1:])
+
+    def grid(self, pool: Tensor) -> Tensor:
+        """(G * stride, W, ...) -> (b, h, K, W, ...): without what stands between the heads."""
+        return self.by_head(pool)[:, :, : self.blocks]
+
+    def strip_rows(self, part: Part) -> Tensor:
+        rows = self.plan.strip[part[0], None, :, None]
+        return rows.expand(-1, self.heads, -1, self.like.shape[-1])
+
+    def found_keys(self, slab: slice) -> Tensor:
+        return self._find(self.k, slab, self.k_found)
+
+    def found_values(self, slab: slice) -> Tensor:
+        return self._find(self.v, slab, self.v_found)
+
+    def _find(self, pool: Tensor, slab: slice, out: Tensor) -> Tensor:
+        """(T, M * W, ...): what each block of the slab sees in the pool."""
+        blocks, width = slab.stop - slab.start, pool.shape[-1]
+        if self.plan.window:
+            step = pool.stride(0)
+            return pool.as_strided((blocks, self.near, width), (step, width, 1), slab.start * step)
+        out = out[: blocks * self.seen]
+        torch.index_select(pool.flatten(1), 0, self.index[slab].flatten(), out=out)
+        return out.view(blocks, self.near, width)
+
+    def weigh(self, slab: slice, keys: Tensor) -> Tensor:
+        """(T, W, M * W + S): probabilities."""
+        scores = self.compare(slab, self.q, keys, self.k_strip, out=self.scores, bias=self.rule)
+        return torch.softmax(scores, -1, out=scores)
+
+    def compare(
+        self, slab: slice, rows: Tensor, found: Tensor, strip: Tensor, *, out: Tensor, bias: Tensor | None = None
+    ) -> Tensor:
+        """Products of the rows with those they see: (T, W, M * W + S)."""
+        out = out[: slab.stop - slab.start]
+        near = out[..., : self.near]
+        if bias is None:
+            torch.bmm(rows[slab], found.mT, out=near)
+        else:
+            per_head = self.by_head(near)
+            per_head.copy_(bias if bias.shape[1] == 1 else bias[:, slab] if self.group == 1 else bias)
+            near.baddbmm_(rows[slab], found.mT)
+        if strip.shape[1]:
+            torch.bmm(self.merge(rows[slab]), strip.mT, out=self.merge(out)[..., self.near :])
+        return out
+
+    def mix(self, slab: slice, weights: Tensor, found: Tensor, strip: Tensor, *, out: Tensor) -> None:
+        """Sums of those that the rows see."""
+        out = torch.bmm(weights[..., : self.near], found, out=out[slab])
+        if strip.shape[1]:
+            self.merge(out).baddbmm_(self.merge(weights)[..., self.near :], strip)
+
+    def merge(self, x: Tensor) -> Tensor:
+        """(T, W, ...) -> (G, T / G * W, ...): the rows of a head together."""
+        return x.view(self.group, -1, x.shape[-1])
+
+    def read(self, rows: Tensor, pool: Tensor) -> None:
+        rows = rows if self.plan.order is None else rows.index_select(2, self.plan.order)
+        for piece, cells in self._pieces(rows, pool):
+            cells.copy_(piece)
+
+    def write(self, pool: Tensor, rows: Tensor) -> None:
+        found = rows if self.plan.order is None else torch.empty_like(rows)
+        for piece, cells in self._pieces(found, pool):
+            piece.copy_(cells)
+        if self.plan.order is not None:
+            rows.index_copy_(2, self.plan.order, found)
+
+    def _pieces(self, rows: Tensor, pool: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """Rows (b, h, rows, D) [representatives | content] and where they lie in a pool (G * stride, W, D)."""
+        plan, grid = self.plan, self.grid(pool)
+        reps, content = rows.split([rows.shape[2] - plan.length, plan.length], dim=2)
+        whole, rest = divmod(plan.length, plan.block_size)
+        end = whole * plan.block_size
+        yield content[:, :, :end].unflatten(2, (whole, plan.block_size)), grid[:, :, :whole, plan.reps :]
+        if rest:
+            yield content[:, :, end:], grid[:, :, whole, plan.reps : plan.reps + rest]
+        if plan.reps:
+            yield reps.unflatten(2, (self.blocks, plan.reps)), grid[:, :, :, : plan.reps]
+
+
+class _Sum:
+    """Gradients of the keys or of the values of a group: what the slabs add to it, in float32 at least."""
+
+    def __init__(self, run: _Run):
+        width, like = run.like.shape[-1], run.like
+        exact = torch.promote_types(like.dtype, torch.float32)
+        self.run = run
+        self.pool = like.new_zeros(*run.pool, width, dtype=exact)
+        self.strip = like.new_zeros(*run.v_strip.shape, dtype=exact)
+        self.spare = like.new_empty(run.at_once, run.near, width)
+
+    def add(self, slab: slice, weights: Tensor, rows: Tensor) -> None:
+        run, pool = self.run, self.pool
+        near = torch.bmm(weights[..., : run.near].mT, rows[slab], out=self.spare[: len(weights)])
+        if run.plan.window:
+            for m, part in enumerate(near.unflatten(1, (run.seen, -1)).unbind(1)):
+                pool[slab.start + m : slab.stop + m] += part
+        else:
+            index, found = run.index[slab].flatten(), near.view(-1, pool[0].numel()).to(pool.dtype)
+            if pool.device.type == "cpu":  # adds rows side by side; index_add_ takes one core
+                pool.flatten(1).scatter_add_(0, index[:, None].expand_as(found), found)
+            else:
+                pool.flatten(1).index_add_(0, index, found)
+        if len(self.strip[0]):
+            self.strip += torch.bmm(run.merge(weights)[..., run.near :].mT, run.merge(rows[slab]))
+
+    def write(self, part: Part, grad: Tensor) -> None:
+        """Puts the sums where the rows came from and starts anew."""
+        run = self.run
+        run.write(self.pool[run.home], grad[part][:, :, run.plan.first :])
+        if len(self.strip[0]):
+            grad[part].scatter_add_(2, run.strip_rows(part), run.by_head(self.strip)[:, :, 0].to(grad.dtype))
+        self.pool.zero_()
+        self.strip.zero_()
+
+
+def _divisor(of: int, most: int) -> int:
+    """The largest one up to `most`, and 1 at least."""
+    return next((d for d in range(min(of, most), 1, -1) if of % d == 0), 1)
+
+
+def _of(x: Tensor, part: slice) -> Tensor:
+    """Of a dimension that may be 1, standing for all."""
+    return x if len(x) == 1 else x[part]
