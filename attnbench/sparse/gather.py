@@ -81,21 +81,37 @@ def _plan(
         strip_keys = torch.cat([strip_keys.expand(batch, -1), valid], dim=1)
     rule = _element_rule(topology, table, order, layout.length, layout.reps_per_block)
     hidden = bool((table < 0).any())
+    blank = _blank(keys, strip_keys, rule, table, layout, order)
+    if window is None and not layout.reps_per_block and order is None:
+        skip, end = _asking(positions, valid, layout.length, topology.block_size)
+        table, rule = table[:, skip:end], None if rule is None else rule[:, skip:end]
+    else:
+        skip = 0
     plan = Plan(
         first=layout.globals,
         reps=layout.reps_per_block,
         block_size=topology.block_size,
         length=layout.length,
         order=order,
+        skip=skip,
         table=table,
         window=window,
         keys=_bias(keys, like, needed=hidden),
         rule=None if rule is None else _bias(_once(rule, table, window), like),
         strip=strip,
         strip_keys=_bias(strip_keys, like),
-        blank=_blank(keys, strip_keys, rule, table, layout, order),
+        blank=blank,
     )
     return plan, positions, None if bool(valid.all()) else valid
+
+
+def _asking(positions: Tensor, valid: Tensor, length: int, block_size: int) -> tuple[int, int]:
+    """From and to which block there are rows that are not global, in any example; one block at least."""
+    asks = torch.ones(len(positions), length + 1, dtype=torch.bool, device=positions.device)
+    asks = asks.scatter(1, positions.where(valid, length), False)[:, :length].any(0)
+    found = asks.nonzero()
+    blocks = -(-length // block_size)
+    return (int(found[0]) // block_size, int(found[-1]) // block_size + 1) if len(found) else (0, blocks)
 
 
 def _bias(seen: Tensor, like: Tensor, needed: bool = False) -> Tensor | None:

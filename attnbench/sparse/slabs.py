@@ -9,8 +9,8 @@ their rows are laid out block by block in a pool, where the keys that a block se
 
 Whether a key may be seen at all is a bias in an additional column of the key, met by a column of ones in the queries:
 the product adds it for nothing, where a mask would cost a pass over the scores.
-Shape letters: B batch, H heads, G heads of a group (over the batch too), K blocks of a head, M key blocks a query
-block sees, W rows of a block, S strip, D head width, E = D with the column of the bias, T query blocks of a slab.
+Shape letters: B batch, H heads, G heads of a group (over the batch too), K blocks of a head, Q blocks of it that
+ask, M key blocks each of them sees, W rows of a block, S strip, D head width, E = D with the column of the bias, T query blocks of a slab.
 """
 
 from __future__ import annotations
@@ -40,10 +40,11 @@ class Plan:
     block_size: int
     length: int
     order: Tensor | None  # (N,) int64, content positions as the grid holds them; None = as they come
-    table: Tensor  # (H or 1, K, M) int64, key blocks, -1 = nothing
+    skip: int  # blocks in front that do not ask, for all their rows are global
+    table: Tensor  # (H or 1, Q, M) int64, key blocks of the blocks that ask, -1 = nothing
     window: tuple[int, int] | None  # neighbours (left, right) of every block, where that is the pattern
     keys: Tensor | None  # (B or 1, K, W), bias of the grid's keys; None = all seen
-    rule: Tensor | None  # (H or 1, K or 1, W, M * W), bias of pairs; None = all seen
+    rule: Tensor | None  # (H or 1, Q or 1, W, M * W), bias of pairs; None = all seen
     strip: Tensor  # (B, S) int64, rows that every row of the grid sees besides
     strip_keys: Tensor | None  # (B or 1, S), bias of the strip's keys; None = all seen
     blank: Tensor | None  # (B or 1, H or 1, rows - first, 1) bool, rows that see nothing; None = there are none
@@ -51,6 +52,12 @@ class Plan:
     @property
     def width(self) -> int:
         return self.reps + self.block_size
+
+    @property
+    def asking(self) -> slice:
+        """Which rows of the result are computed; the others are zeros."""
+        end = (self.skip + self.table.shape[1]) * self.block_size
+        return slice(self.skip * self.block_size, min(end, self.length) + self.reps * self.table.shape[1])
 
 
 def hide(dtype: torch.dtype) -> float:
@@ -74,7 +81,8 @@ class Slabs(torch.autograd.Function):
             for slab in run.slabs():
                 weights = run.weigh(slab, run.found_keys(slab))
                 run.mix(slab, weights, run.found_values(slab), run.v_strip, out=y_pool)
-            run.write(y_pool, y[part])
+            run.write(y_pool, y[part][:, :, plan.asking])
+        y[:, :, : plan.asking.start] = y[:, :, plan.asking.stop :] = 0
         return y if plan.blank is None else y.masked_fill_(plan.blank, 0)
 
     @staticmethod
@@ -89,12 +97,15 @@ class Slabs(torch.autograd.Function):
         dq, dk, dv = (torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k, v))
         for x in (dq, dk, dv):
             x[:, :, : plan.first] = 0
+        dq_asking = dq[:, :, plan.first :][:, :, plan.asking]
+        if dq_asking.shape != up.shape:
+            dq.zero_()
         run, width = _Run(plan, q), q.shape[-1]
         up_pool, dq_pool = run.queries(width), run.queries(width)
         d_scores, dk_sum, dv_sum = torch.empty_like(run.scores), _Sum(run), _Sum(run)
         for part in run.parts():
             run.load(part, q, k, v)
-            run.read(up[part], up_pool)
+            run.read(up[part][:, :, plan.asking], up_pool)
             for slab in run.slabs():
                 keys = run.found_keys(slab)
                 weights = run.weigh(slab, keys)
@@ -103,7 +114,7 @@ class Slabs(torch.autograd.Function):
                 torch._softmax_backward_data(d, weights, -1, d.dtype, grad_input=d)
                 run.mix(slab, d, keys[..., :width], run.k_strip[..., :width], out=dq_pool)
                 dk_sum.add(slab, d, run.q[..., :width])
-            run.write(dq_pool.mul_(run.scale), dq[part][:, :, plan.first :])
+            run.write(dq_pool, dq_asking[part], run.scale)
             dk_sum.write(part, dk)
             dv_sum.write(part, dv)
         return dq, dk, dv, None
@@ -116,8 +127,9 @@ class _Run:
         self.plan, self.like, width = plan, like, like.shape[-1]
         self.scale = width**-0.5
         left, right = plan.window or (1, 0)  # the hidden block of a table stands in front
-        self.blocks, self.seen = plan.table.shape[1:]
-        self.stride = self.blocks + (max(plan.window) if plan.window else 0)
+        self.asking, self.seen = plan.table.shape[1:]
+        self.gap = max(plan.window) if plan.window else 0
+        self.q_stride, self.stride = self.asking + self.gap, -(-plan.length // plan.block_size) + self.gap
         self.near, strip = self.seen * plan.width, plan.strip.shape[1]
         self._divide(CPU_SCORES if like.device.type == "cpu" else SCORES)
         self.home = slice(left, left + self.group * self.stride)  # of the group's blocks in a pool of keys
@@ -130,6 +142,7 @@ class _Run:
         if column:
             self.q[..., width] = 1
             self.k[..., width] = hide(like.dtype)
+            self._show(self.k[self.home], plan.keys, slice(0, 1))
         self.scores = like.new_empty(self.at_once, plan.width, self.near + strip)
         found = 0 if plan.window else self.at_once * self.seen
         self.k_found, self.v_found = (x.new_empty(found, x[0].numel()) for x in (self.k, self.v))
@@ -138,16 +151,16 @@ class _Run:
         """Whole heads in groups of equal size, so that a buffer's hidden parts stay where they are; or parts of one."""
         batch, heads = self.like.shape[:2]
         per_block = self.plan.width * (self.near + self.plan.strip.shape[1])
-        fit = scores // (self.stride * per_block)
+        fit = scores // (self.q_stride * per_block)
         self.heads = _divisor(heads, fit)
         self.batch = _divisor(batch, fit // heads) if self.heads == heads else 1
         self.group = self.heads * self.batch
-        parts = -(-self.blocks * per_block // scores)
-        self.at_once = -(-self.blocks // parts) if self.group == 1 else self.group * self.stride
+        parts = -(-self.asking * per_block // scores)
+        self.at_once = -(-self.asking // parts) if self.group == 1 else self.group * self.q_stride
 
     def queries(self, width: int) -> Tensor:
         """A pool of rows without neighbours."""
-        return self.like.new_zeros(self.group * self.stride, self.plan.width, width)
+        return self.like.new_zeros(self.group * self.q_stride, self.plan.width, width)
 
     def parts(self) -> Iterator[Part]:
         batch, heads = self.like.shape[:2]
@@ -156,19 +169,18 @@ class _Run:
                 yield slice(b, b + self.batch), slice(h, h + self.heads)
 
     def slabs(self) -> Iterator[slice]:
-        last = self.blocks if self.group == 1 else self.group * self.stride
+        last = self.asking if self.group == 1 else self.group * self.q_stride
         for start in range(0, last, self.at_once):
             yield slice(start, min(start + self.at_once, last))
 
     def load(self, part: Part, q: Tensor, k: Tensor, v: Tensor) -> None:
         """Lays out a group."""
         plan, width = self.plan, q.shape[-1]
-        for x, pool in ((q, self.q), (k, self.k[self.home]), (v, self.v[self.home])):
+        self.read(q[part][:, :, plan.first :][:, :, plan.asking], self.q[..., :width], self.scale)
+        for x, pool in ((k, self.k[self.home]), (v, self.v[self.home])):
             self.read(x[part][:, :, plan.first :], pool[..., :width])
-        self.q[..., :width] *= self.scale
-        if self.k.shape[-1] > width:
-            bias = self.grid(self.k[self.home])[..., width]
-            bias.copy_(torch.zeros(()) if plan.keys is None else _of(plan.keys, part[0])[:, None])
+        if plan.keys is not None and len(plan.keys) > 1:
+            self._show(self.k[self.home], plan.keys, part[0])
         if plan.strip.shape[1]:
             rows = self.strip_rows(part)
             for x, strip in ((k, self.k_strip), (v, self.v_strip)):
@@ -181,13 +193,20 @@ class _Run:
             table = _of(plan.table, part[1])
             self.index = torch.where(table < 0, 0, table + behind).view(-1, self.seen)
 
+    def _show(self, pool: Tensor, bias: Tensor | None, batch: slice) -> None:
+        column = self.grid(pool)[..., self.like.shape[-1]]
+        if bias is None:
+            column.zero_()
+        else:
+            column.copy_(_of(bias, batch)[:, None])
+
     def by_head(self, x: Tensor) -> Tensor:
         """(G * T, ...) -> (b, h, T, ...)."""
         return x.view(self.batch, self.heads, len(x) // self.group, *x.shape[1:])
 
     def grid(self, pool: Tensor) -> Tensor:
-        """(G * stride, W, ...) -> (b, h, K, W, ...): without what stands between the heads."""
-        return self.by_head(pool)[:, :, : self.blocks]
+        """(G * stride, W, ...) -> (b, h, K or Q, W, ...): without what stands between the heads."""
+        return self.by_head(pool)[:, :, : len(pool) // self.group - self.gap]
 
     def strip_rows(self, part: Part) -> Tensor:
         rows = self.plan.strip[part[0], None, :, None]
@@ -240,29 +259,29 @@ class _Run:
         """(T, W, ...) -> (G, T / G * W, ...): the rows of a head together."""
         return x.view(self.group, -1, x.shape[-1])
 
-    def read(self, rows: Tensor, pool: Tensor) -> None:
+    def read(self, rows: Tensor, pool: Tensor, scale: float = 1) -> None:
         rows = rows if self.plan.order is None else rows.index_select(2, self.plan.order)
         for piece, cells in self._pieces(rows, pool):
-            cells.copy_(piece)
+            torch.mul(piece, scale, out=cells)
 
-    def write(self, pool: Tensor, rows: Tensor) -> None:
+    def write(self, pool: Tensor, rows: Tensor, scale: float = 1) -> None:
         found = rows if self.plan.order is None else torch.empty_like(rows)
         for piece, cells in self._pieces(found, pool):
-            piece.copy_(cells)
+            torch.mul(cells, scale, out=piece)
         if self.plan.order is not None:
             rows.index_copy_(2, self.plan.order, found)
 
     def _pieces(self, rows: Tensor, pool: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """Rows (b, h, rows, D) [representatives | content] and where they lie in a pool (G * stride, W, D)."""
         plan, grid = self.plan, self.grid(pool)
-        reps, content = rows.split([rows.shape[2] - plan.length, plan.length], dim=2)
-        whole, rest = divmod(plan.length, plan.block_size)
+        reps, content = rows.split([plan.reps * grid.shape[2], rows.shape[2] - plan.reps * grid.shape[2]], dim=2)
+        whole, rest = divmod(content.shape[2], plan.block_size)
         end = whole * plan.block_size
         yield content[:, :, :end].unflatten(2, (whole, plan.block_size)), grid[:, :, :whole, plan.reps :]
         if rest:
             yield content[:, :, end:], grid[:, :, whole, plan.reps : plan.reps + rest]
         if plan.reps:
-            yield reps.unflatten(2, (self.blocks, plan.reps)), grid[:, :, :, : plan.reps]
+            yield reps.unflatten(2, (-1, plan.reps)), grid[:, :, :, : plan.reps]
 
 
 class _Sum:
