@@ -9,8 +9,8 @@ their rows are laid out block by block in a pool, where the keys that a block se
 
 Whether a key may be seen at all is a bias in an additional column of the key, met by a column of ones in the queries:
 the product adds it for nothing, where a mask would cost a pass over the scores.
-Shape letters: B batch, H heads, G heads of a group (over the batch too), K blocks of a head, Q blocks of it that
-ask, M key blocks each of them sees, W rows of a block, S strip, D head width, E = D with the column of the bias, T query blocks of a slab.
+Shape letters: B batch, H heads, G heads of a group (over the batch too), K blocks of a head, Q blocks of it that ask,
+M key blocks each of them sees, W rows of a block, S strip, D head width, T query blocks of a slab.
 """
 
 from __future__ import annotations
