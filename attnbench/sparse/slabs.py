@@ -16,13 +16,11 @@ M key blocks each of them sees, W rows of a block, S strip, D head width, T quer
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from attnbench.errors import AttnbenchError
+from attnbench.sparse.plan import Plan, hide
 
 #: Scores of one slab. On a CPU they shall stay in its caches; elsewhere launches shall be few.
 CPU_SCORES = 1 << 19
@@ -31,96 +29,7 @@ SCORES = 1 << 25
 Part = tuple[slice, slice]  # of the batch and of the heads
 
 
-@dataclass(frozen=True)
-class Plan:
-    """Tables of one call, shared by all layers with one pattern. A bias is 0 or `hide(dtype)`."""
-
-    first: int  # rows in front of the grid
-    reps: int  # representatives of a block; they lead its rows
-    block_size: int
-    length: int
-    order: Tensor | None  # (N,) int64, content positions as the grid holds them; None = as they come
-    skip: int  # blocks in front that do not ask, for all their rows are global
-    table: Tensor  # (H or 1, Q, M) int64, key blocks of the blocks that ask, -1 = nothing
-    window: tuple[int, int] | None  # neighbours (left, right) of every block, where that is the pattern
-    keys: Tensor | None  # (B or 1, K, W), bias of the grid's keys; None = all seen
-    rule: Tensor | None  # (H or 1, Q or 1, W, M * W), bias of pairs; None = all seen
-    strip: Tensor  # (B, S) int64, rows that every row of the grid sees besides
-    strip_keys: Tensor | None  # (B or 1, S), bias of the strip's keys; None = all seen
-    blank: Tensor | None  # (B or 1, H or 1, rows - first, 1) bool, rows that see nothing; None = there are none
-
-    @property
-    def width(self) -> int:
-        return self.reps + self.block_size
-
-    @property
-    def asking(self) -> slice:
-        """Which rows of the result are computed; the others are zeros."""
-        end = (self.skip + self.table.shape[1]) * self.block_size
-        return slice(self.skip * self.block_size, min(end, self.length) + self.reps * self.table.shape[1])
-
-
-def hide(dtype: torch.dtype) -> float:
-    """The bias of what is not seen: a quarter of the lowest number, so that two of them and a score are finite."""
-    return torch.finfo(dtype).min / 4
-
-
-class Slabs(torch.autograd.Function):
-    """(q, k, v: (B, H, rows, D), plan) -> (B, H, rows - plan.first, D), the rows of the grid. No second derivative."""
-
-    @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, plan: Plan) -> Tensor:
-        ctx.save_for_backward(q, k, v)
-        ctx.plan = plan
-        batch, heads, rows, width = q.shape
-        y = q.new_empty(batch, rows - plan.first, heads, width).transpose(1, 2)  # as the output projection reads it
-        run = _Run(plan, q)
-        y_pool = run.queries(width)
-        for part in run.parts():
-            run.load(part, q, k, v)
-            for slab in run.slabs():
-                weights = run.weigh(slab, run.found_keys(slab))
-                run.mix(slab, weights, run.found_values(slab), run.v_strip, out=y_pool)
-            run.write(y_pool, y[part][:, :, plan.asking])
-        y[:, :, : plan.asking.start] = y[:, :, plan.asking.stop :] = 0
-        return y if plan.blank is None else y.masked_fill_(plan.blank, 0)
-
-    @staticmethod
-    def backward(ctx: Any, up: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
-        if (
-            torch.is_grad_enabled()
-        ):  # create_graph=True; `once_differentiable` would let most such calls pass in silence
-            raise AttnbenchError("the gather path has no second derivative; use path=dense, or no create_graph=True")
-        q, k, v = ctx.saved_tensors
-        plan: Plan = ctx.plan
-        up = up if plan.blank is None else up.masked_fill(plan.blank, 0)
-        dq, dk, dv = (torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k, v))
-        for x in (dq, dk, dv):
-            x[:, :, : plan.first] = 0
-        dq_asking = dq[:, :, plan.first :][:, :, plan.asking]
-        if dq_asking.shape != up.shape:
-            dq.zero_()
-        run, width = _Run(plan, q), q.shape[-1]
-        up_pool, dq_pool = run.queries(width), run.queries(width)
-        d_scores, dk_sum, dv_sum = torch.empty_like(run.scores), _Sum(run), _Sum(run)
-        for part in run.parts():
-            run.load(part, q, k, v)
-            run.read(up[part][:, :, plan.asking], up_pool)
-            for slab in run.slabs():
-                keys = run.found_keys(slab)
-                weights = run.weigh(slab, keys)
-                dv_sum.add(slab, weights, up_pool)
-                d = run.compare(slab, up_pool, run.found_values(slab), run.v_strip, out=d_scores)
-                torch._softmax_backward_data(d, weights, -1, d.dtype, grad_input=d)
-                run.mix(slab, d, keys[..., :width], run.k_strip[..., :width], out=dq_pool)
-                dk_sum.add(slab, d, run.q[..., :width])
-            run.write(dq_pool, dq_asking[part], run.scale)
-            dk_sum.write(part, dk)
-            dv_sum.write(part, dv)
-        return dq, dk, dv, None
-
-
-class _Run:
+class Run:
     """The buffers of one call, for one group of heads at a time, and the products between them."""
 
     def __init__(self, plan: Plan, like: Tensor):
@@ -284,31 +193,38 @@ class _Run:
             yield reps.unflatten(2, (-1, plan.reps)), grid[:, :, :, : plan.reps]
 
 
-class _Sum:
+class Sum:
     """Gradients of the keys or of the values of a group: what the slabs add to it, in float32 at least."""
 
-    def __init__(self, run: _Run):
+    def __init__(self, run: Run):
         width, like = run.like.shape[-1], run.like
         exact = torch.promote_types(like.dtype, torch.float32)
         self.run = run
         self.pool = like.new_zeros(*run.pool, width, dtype=exact)
         self.strip = like.new_zeros(*run.v_strip.shape, dtype=exact)
-        self.spare = like.new_empty(run.at_once, run.near, width)
+        self.in_place = run.plan.window is not None and exact == like.dtype
+        self.spare = like.new_empty(0 if self.in_place else run.at_once, run.near, width)
 
     def add(self, slab: slice, weights: Tensor, rows: Tensor) -> None:
-        run, pool = self.run, self.pool
-        near = torch.bmm(weights[..., : run.near].mT, rows[slab], out=self.spare[: len(weights)])
-        if run.plan.window:
-            for m, part in enumerate(near.unflatten(1, (run.seen, -1)).unbind(1)):
-                pool[slab.start + m : slab.stop + m] += part
-        else:
-            index, found = run.index[slab].flatten(), near.view(-1, pool[0].numel()).to(pool.dtype)
-            if pool.device.type == "cpu":  # adds rows side by side; index_add_ takes one core
-                pool.flatten(1).scatter_add_(0, index[:, None].expand_as(found), found)
-            else:
-                pool.flatten(1).index_add_(0, index, found)
+        run, rows = self.run, rows[slab]
         if len(self.strip[0]):
-            self.strip += torch.bmm(run.merge(weights)[..., run.near :].mT, run.merge(rows[slab]))
+            self.strip += torch.bmm(run.merge(weights)[..., run.near :].mT, run.merge(rows))
+        near = weights[..., : run.near].mT
+        if self.in_place:
+            for m, part in enumerate(near.split(run.plan.width, dim=1)):
+                self.pool[slab.start + m : slab.stop + m].baddbmm_(part, rows)
+            return
+        found = torch.bmm(near, rows, out=self.spare[: len(rows)])
+        if run.plan.window:
+            for m, part in enumerate(found.split(run.plan.width, dim=1)):
+                self.pool[slab.start + m : slab.stop + m] += part
+            return
+        index, found, sums = run.index[slab].flatten(), found.view(-1, self.pool[0].numel()), self.pool.flatten(1)
+        found = found.to(sums.dtype)
+        if sums.device.type == "cpu":  # adds on all cores; index_add_ takes one
+            sums.scatter_add_(0, index[:, None].expand_as(found), found)
+        else:
+            sums.index_add_(0, index, found)
 
     def write(self, part: Part, grad: Tensor) -> None:
         """Puts the sums where the rows came from and starts anew."""
