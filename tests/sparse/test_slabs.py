@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import weakref
 
 import pytest
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from attnbench.contracts import Layout, Tokens
 from attnbench.errors import AttnbenchError
@@ -90,21 +92,56 @@ def test_bfloat16_is_as_exact_as_dense(name: str, masked: bool) -> None:
         assert error <= 2 * allowed
 
 
+class Made(TorchDispatchMode):
+    """Notes the tensors that operations make, and the most bytes of them that live at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.refs: list[weakref.ref[Tensor]] = []
+        self.peak = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        made = function(*args, **(kwargs or {}))
+        self.refs += [weakref.ref(x) for x in tree_leaves(made) if isinstance(x, Tensor)]
+        self.peak = max(self.peak, sum(self.storages().values()))
+        return made
+
+    def storages(self) -> dict[int, int]:
+        self.refs = [ref for ref in self.refs if ref() is not None]
+        living = [x.untyped_storage() for ref in self.refs if (x := ref()) is not None]
+        return {storage.data_ptr(): storage.nbytes() for storage in living}
+
+
 def test_nothing_is_kept_without_gradients() -> None:
-    class Made(TorchDispatchMode):
-        def __init__(self) -> None:
-            super().__init__()
-            self.storages: list[weakref.ref[Tensor]] = []
-
-        def __torch_dispatch__(self, function, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
-            made = function(*args, **(kwargs or {}))
-            self.storages += [weakref.ref(x) for x in torch.utils._pytree.tree_leaves(made) if isinstance(x, Tensor)]
-            return made
-
     pattern = PATTERNS["bigbird"]
     (q, k, v, _), mask, layout = call(pattern, globals=0)
     gather(q, k, v, pattern, mask, layout)  # the tables of the layout stay
     with torch.no_grad(), Made() as made:
         y = gather(q, k, v, pattern, mask, layout)
-    kept = [x for ref in made.storages if (x := ref()) is not None]
-    assert {x.untyped_storage().data_ptr() for x in kept} <= {y.untyped_storage().data_ptr()}
+        assert set(made.storages()) == {y.untyped_storage().data_ptr()}
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        Pattern(BlockWindow(16, 3)),
+        Pattern(TokenWindow(16, 16, 16)),
+        Pattern(BlockWindow(16, 1)),
+        Pattern(BlockWindow(16, 1), content_globals=end_blocks),
+        Pattern(RandomBlocks(16, count=3, length=4096, heads=1, seed=0)),
+    ],
+    ids=["window", "token window", "block-diagonal", "global", "random"],
+)
+def test_memory_grows_with_the_length_alone(pattern: Pattern, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The exponent between 512 and 4,096 rows, forward and backward; that of the scores would be 2."""
+    monkeypatch.setattr(slabs, "CPU_SCORES", 1 << 12)
+    peaks = []
+    for length in (512, 4096):
+        q, k, v = torch.randn(3, 1, 1, length, 8).unbind()
+        layout = Layout(Tokens(block_size=16), length)
+        gather(q, k, v, pattern, None, layout)
+        with Made() as made:
+            q.requires_grad_()
+            gather(q, k, v, pattern, None, layout).sum().backward()
+        peaks.append(made.peak)
+    assert math.log(peaks[1] / peaks[0]) / math.log(8) < 1.15
