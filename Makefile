@@ -42,7 +42,7 @@ test-slow: venv  ## The tests marked slow
 	$(BIN)/pytest -m "slow and not gpu and not slurm" --benchmark-disable || [ $$? -eq 5 ]  # 5: there are none
 
 bench: venv  ## Time what tests/benchmarks holds
-	$(BIN)/pytest tests/benchmarks --benchmark-only
+	$(BIN)/pytest tests/benchmarks --benchmark-only -s  # -s: ratios are printed as they come
 
 lint: venv  ## ruff, mypy, import-linter
 	$(BIN)/ruff check .

@@ -42,7 +42,7 @@ class Comparison:
         return found | {"rounds": self.rounds, "threads": THREADS, "clock": clock}
 
 
-def compare(candidates: Candidates, *, rounds: int = 15, seconds: float = 20) -> Comparison:
+def compare(candidates: Candidates, *, rounds: int = 11, seconds: float = 12) -> Comparison:
     """Rounds of all candidates in turn until there are enough clean ones or the time is over."""
     clock = time.process_time if THREADS == 1 else time.perf_counter
     before = torch.get_num_threads()
