@@ -105,36 +105,59 @@ def _occupy(t: Tables, occupied: Levels, frame: Ints, dash: Ints) -> None:
 
 
 @compiled
-def _release(t: Tables, occupied: Levels, before: Levels, frame: Ints, dashes: Ints) -> None:
-    """Undo a failed contour: set the space of its dashes (n, 3) back to what it was. Cheaper than copying the area."""
-    for k in range(dashes.shape[0]):
-        place, stamp = _place(frame, dashes[k, 0], dashes[k, 1]), dashes[k, 2]
-        for row in range(t.mask_start[stamp], t.mask_start[stamp + 1]):
-            where = np.uint64(place + t.mask_places[row])
-            occupied[where] = before[where]
+def _take_in(t: Tables, dash: Ints, row: Ints) -> None:
+    """Write a dash (y, x, stamp) and the reach of its space, the pivots to which it matters, as a row of `taken`."""
+    row[0], row[1], row[2] = dash[0], dash[1], dash[2]
+    for c in range(4):
+        row[3 + c] = dash[c // 2] + t.reach[dash[2], c]
 
 
 @compiled
-def _crosses(t: Tables, occupied: Levels, place: Whole, stamp: Whole) -> bool:
-    """Whether a dash's space overlaps the occupied area too much."""
-    for row in range(t.mask_start[stamp], t.mask_core[stamp]):
-        if t.mask_levels[row] >= t.crossing[occupied[np.uint64(place + t.mask_places[row])]]:
-            return True
+def _select_near(taken: Ints, y: Whole, x: Whole, near: Ints) -> Whole:
+    """Write the rows of `taken` that matter to a step from this pivot to the front of `near`; how many they are."""
+    found: Whole = np.int64(0)
+    for k in range(taken.shape[0]):
+        for c in range(3):
+            near[found, c] = taken[k, c]
+        found += (taken[k, 3] <= y) & (y <= taken[k, 4]) & (taken[k, 5] <= x) & (x <= taken[k, 6])
+    return found
+
+
+@compiled
+def _freedom(free: Levels, within: Ints, near: Ints, y: Whole, x: Whole) -> Whole:
+    """255 less the greatest occupancy within the margin of a pixel."""
+    if y < within[0] or x < within[0] or y > within[1] or x > within[1]:
+        return 0
+    least: Whole = np.int64(255)
+    half = free.shape[1] // 2
+    for k in range(near.shape[0]):
+        v, u = y - near[k, 0] + half, x - near[k, 1] + half
+        if 0 <= v < free.shape[1] and 0 <= u < free.shape[1]:
+            least = min(least, np.int64(free[near[k, 2], v, u]))
+    return least
+
+
+@compiled
+def _crosses(t: Tables, inside: Ints, near: Ints, y: Whole, x: Whole, stamp: Whole) -> bool:
+    """Whether a dash's space overlaps the frame or the space of the dashes `near` too much."""
+    top, bottom = y + t.core[stamp, 0], y + t.core[stamp, 1]
+    left, right = x + t.core[stamp, 2], x + t.core[stamp, 3]
+    if top < inside[0] or left < inside[0] or bottom > inside[1] or right > inside[1]:
+        return True
+    half = t.masks.shape[1] // 2
+    for k in range(near.shape[0]):
+        v, u, other = near[k, 0], near[k, 1], near[k, 2]
+        for row in range(max(top, v + t.core[other, 0]), min(bottom, v + t.core[other, 1]) + 1):
+            for column in range(max(left, u + t.core[other, 2]), min(right, u + t.core[other, 3]) + 1):
+                level = t.masks[stamp, row - y + half, column - x + half]
+                if level >= t.crossing[t.masks[other, row - v + half, column - u + half]]:
+                    return True
     return False
 
 
 @compiled
-def _freedom(t: Tables, occupied: Levels, place: Whole) -> Whole:
-    """255 less the greatest occupancy within the margin of a place; 0 outside the image."""
-    greatest = np.uint8(0)
-    for k in range(t.near.shape[0]):
-        greatest = max(greatest, occupied[np.uint64(place + t.near[k])])
-    return 255 - np.int64(greatest)
-
-
-@compiled
 def _draw_candidate(
-    t: Tables, occupied: Levels, state: Words, direction: Whole, pivot: Whole, cumulative: Ints
+    t: Tables, within: Ints, near: Ints, state: Words, direction: Whole, y: Whole, x: Whole, cumulative: Ints
 ) -> Whole:
     """Draw the next tip with probability proportional to weight * freedom; its row of `ahead`, or -1 at a dead end.
 
@@ -148,7 +171,8 @@ def _draw_candidate(
         row: Whole = first
         while t.ahead[row, 3] <= drawn // 255:
             row += 1
-        freedom = _freedom(t, occupied, pivot + t.ahead[row, 2])
+        candidate = t.ahead[row, 0]
+        freedom = _freedom(t.free, within, near, y + t.offsets[candidate, 0], x + t.offsets[candidate, 1])
         if drawn % 255 < freedom:
             if t.ahead[row, 1] * freedom >= _LEAST_WEIGHT:
                 return row
@@ -156,7 +180,9 @@ def _draw_candidate(
             break
     total = np.int64(0)
     for row in range(first, end):
-        total += t.ahead[row, 1] * _freedom(t, occupied, pivot + t.ahead[row, 2])
+        candidate = t.ahead[row, 0]
+        freedom = _freedom(t.free, within, near, y + t.offsets[candidate, 0], x + t.offsets[candidate, 1])
+        total += t.ahead[row, 1] * freedom
         cumulative[row - first] = total
     if total < _LEAST_WEIGHT:
         return -1
@@ -170,22 +196,24 @@ def _draw_candidate(
 
 
 @compiled
-def _extend(t: Tables, occupied: Levels, frame: Ints, state: Words, tip: Ints, cumulative: Ints) -> bool:
+def _extend(t: Tables, limits: Ints, taken: Ints, state: Words, tip: Ints, near: Ints, cumulative: Ints) -> bool:
     """Grow a contour by a dash; False at a dead end or crossing.
 
-    `tip` (6,): its last dash (y, x, stamp), then the pivot and direction of that dash; overwritten. The occupied area
-    takes in the *previous* dash only.
+    `tip` (6,): its last dash (y, x, stamp), then the pivot and direction of that dash; overwritten. `taken` are the
+    dashes whose space is occupied, and in its last row room for the *previous* dash, which is taken in now.
     """
     tip[3], tip[4] = _step(tip[3], tip[4], t.steps[2, tip[5]])
-    pivot = _place(frame, tip[3], tip[4])
+    count = taken.shape[0] - 1
+    near = near[: _select_near(taken[:count], tip[3], tip[4], near)]
     for _ in range(_DRAWS):
-        row = _draw_candidate(t, occupied, state, tip[5], pivot, cumulative)
+        row = _draw_candidate(t, limits[0], near, state, tip[5], tip[3], tip[4], cumulative)
         if row < 0:
             return False
         candidate = t.ahead[row, 0]
-        if not _crosses(t, occupied, pivot + t.ahead[row, 2], DEGREES + candidate):
-            _occupy(t, occupied, frame, tip)
-            tip[0], tip[1] = tip[3] + t.offsets[candidate, 0], tip[4] + t.offsets[candidate, 1]
+        y, x = tip[3] + t.offsets[candidate, 0], tip[4] + t.offsets[candidate, 1]
+        if not _crosses(t, limits[1], near, y, x, DEGREES + candidate):
+            _take_in(t, tip, taken[count])
+            tip[0], tip[1] = y, x
             tip[2] = tip[5] = DEGREES + candidate
             return True
     return False
@@ -282,19 +310,17 @@ def _seed_distractor(
 
 @compiled
 def _grow_targets(
-    t: Tables, side: Whole, frame: Ints, state: Words, empty: Levels, occupied: Levels, dashes: Ints, free: Ints
+    t: Tables, side: Whole, limits: Ints, state: Words, taken: Ints, dashes: Ints, near: Ints, cumulative: Ints
 ) -> Whole:
     """Draw pairs of target contours until one succeeds; the number of trials.
 
-    `occupied` equals `empty` before and holds the dashes' space after. `dashes` (2, N, 3) gets (y, x, stamp)
+    `taken` (2 N - 1 or more rows) gets the dashes whose space is occupied after. `dashes` (2, N, 3) gets (y, x, stamp)
     of every dash.
     """
     length = dashes.shape[1]
     tips = np.empty((2, 6), np.int64)
     trials, grown = 0, 0
     while grown < length:
-        for k in range(2):
-            _release(t, occupied, empty, frame, dashes[k, :grown])
         trials += 1
         grown = 0
         if not _seed_targets(t, side, state, tips):
@@ -306,35 +332,27 @@ def _grow_targets(
             grown += 1
             if grown == length:
                 break
-            if not _extend(t, occupied, frame, state, tips[0], free):
+            if not _extend(t, limits, taken[: 2 * grown - 1], state, tips[0], near, cumulative):
                 break
-            if not _extend(t, occupied, frame, state, tips[1], free):
+            if not _extend(t, limits, taken[: 2 * grown], state, tips[1], near, cumulative):
                 break
     # As in the original, the first contour's last dash is not taken in: distractors may cross it.
-    _occupy(t, occupied, frame, tips[1])
+    _take_in(t, tips[1], taken[2 * length - 2])
     return trials
 
 
 @compiled
 def _grow_distractor(
-    t: Tables, side: Whole, frame: Ints, state: Words, occupied: Levels, before: Levels, dashes: Ints, free: Ints
+    t: Tables, limits: Ints, state: Words, taken: Ints, dashes: Ints, near: Ints, cumulative: Ints, tip: Ints
 ) -> bool:
-    """Try once to place a distractor.
-
-    `occupied` and `before` are alike before and after: on success both take the distractor in, else neither does.
-    """
-    tip = np.empty(6, np.int64)
-    if not _seed_distractor(t, occupied, frame, side, state, tip, free):
-        return False
+    """Grow a distractor from its first dash, `tip`; its dashes become the last rows of `taken`. False if it fails."""
+    count = taken.shape[0] - dashes.shape[0]
     for k in range(dashes.shape[0]):
-        if k > 0 and not _extend(t, occupied, frame, state, tip, free):
-            _release(t, occupied, before, frame, dashes[:k])
+        if k > 0 and not _extend(t, limits, taken[: count + k], state, tip, near, cumulative):
             return False
         for c in range(3):
             dashes[k, c] = tip[c]
-    _occupy(t, occupied, frame, tip)
-    for k in range(dashes.shape[0]):
-        _occupy(t, before, frame, dashes[k])
+    _take_in(t, tip, taken[taken.shape[0] - 1])
     return True
 
 
@@ -359,25 +377,38 @@ def lay_out(
     target's origin gets a disc, distractors placed, attempts to place them, trials of the targets; `targets`
     (n, 2, N, 3) and `distractors` (n, K, N', 3): (y, x, stamp) of every dash, the placed distractors first.
     """
-    side = sizes[0]
-    frame = np.array([side + 2 * sizes[2], sizes[2]])
-    state = np.empty(4, np.uint64)
-    scratch = np.empty(side * side, np.int64)
+    side, padding, edge, margins = sizes
+    frame = np.array([side + 2 * edge, edge])
+    length, more = targets.shape[2], distractors.shape[2]
+    # The pixels inside the frame by more than the margin, and those inside.
+    limits = np.array([[padding + t.margin, side - 1 - padding - t.margin], [padding, side - 1 - padding]])
+    state, tip = np.empty(4, np.uint64), np.empty(6, np.int64)
+    free = np.empty(side * side, np.int64)
+    cumulative = np.empty(t.offsets.shape[0], np.int64)
+    taken = np.empty((2 * length - 1 + distractors.shape[1] * more, 7), np.int64)
+    near = np.empty((taken.shape[0] + 1, 3), np.int64)
     empty = _empty_area(sizes, frame)
-    occupied, before = empty.copy(), empty.copy()
+    occupied = empty.copy()
     for i in range(indices.shape[0]):
         _start_stream(key, indices[i], state)
         label = _below(state, 2)
-        if _below(state, sizes[3]) != which:
+        if _below(state, margins) != which:
             continue
+        trials = _grow_targets(t, side, limits, state, taken, targets[i], near, cumulative)
         occupied[:] = empty
-        trials = _grow_targets(t, side, frame, state, empty, occupied, targets[i], scratch)
-        before[:] = occupied
+        count = 2 * length - 1
+        for k in range(count):
+            _occupy(t, occupied, frame, taken[k])
         placed, attempts = 0, 0
         for _ in range(distractors.shape[1]):
             for _ in range(_DISTRACTOR_TRIES):
                 attempts += 1
-                if _grow_distractor(t, side, frame, state, occupied, before, distractors[i, placed], scratch):
+                if _seed_distractor(t, occupied, frame, side, state, tip, free) and _grow_distractor(
+                    t, limits, state, taken[: count + more], distractors[i, placed], near, cumulative, tip
+                ):
+                    for k in range(count, count + more):
+                        _occupy(t, occupied, frame, taken[k])
+                    count += more
                     placed += 1
                     break
         facts[i, 0], facts[i, 1], facts[i, 2] = label, which, _below(state, 2)
