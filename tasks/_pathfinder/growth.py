@@ -36,7 +36,7 @@ _QUICK_TRIES = 64  # random pixels looked at, before all are
 def compiled(function: Function) -> Function:
     """Compile with numba; the cache on disk is used where some cache folder can be written."""
     try:
-        return cast(Function, numba.njit(cache=True, nogil=True)(function))
+        return cast(Function, numba.njit(cache=True, nogil=True, _nrt=False)(function))
     except RuntimeError:  # numba found no place for its cache
         return cast(Function, numba.njit(nogil=True)(function))
 
@@ -310,7 +310,7 @@ def _seed_distractor(
 
 @compiled
 def _grow_targets(
-    t: Tables, side: Whole, limits: Ints, state: Words, taken: Ints, dashes: Ints, near: Ints, cumulative: Ints
+    t: Tables, side: Whole, limits: Ints, state: Words, taken: Ints, dashes: Ints, near: Ints, cumulative: Ints, tips: Ints
 ) -> Whole:
     """Draw pairs of target contours until one succeeds; the number of trials.
 
@@ -318,7 +318,6 @@ def _grow_targets(
     of every dash.
     """
     length = dashes.shape[1]
-    tips = np.empty((2, 6), np.int64)
     trials, grown = 0, 0
     while grown < length:
         trials += 1
@@ -357,19 +356,8 @@ def _grow_distractor(
 
 
 @compiled
-def _empty_area(sizes: Ints, frame: Ints) -> Levels:
-    """The occupied area before the first dash: all but the image within its padding."""
-    stride = frame[0]
-    area = np.full(stride * stride, 255, np.uint8)
-    for y in range(sizes[1], sizes[0] - sizes[1]):
-        for x in range(sizes[1], sizes[0] - sizes[1]):
-            area[_place(frame, y, x)] = 0
-    return area
-
-
-@compiled
-def lay_out(
-    t: Tables, sizes: Ints, which: int, key: Words, indices: Ints, facts: Ints, targets: Ints, distractors: Ints
+def _lay_out(
+    t: Tables, sizes: Ints, which: int, key: Words, indices: Ints, facts: Ints, targets: Ints, distractors: Ints, frame: Ints, limits: Ints, state: Words, tip:Ints, tips: Ints, free: Ints, cumulative: Ints, taken: Ints, near: Ints, empty: Levels, occupied: Levels
 ) -> None:
     """Lay out those of n images whose margin is number `which`.
 
@@ -378,24 +366,15 @@ def lay_out(
     (n, 2, N, 3) and `distractors` (n, K, N', 3): (y, x, stamp) of every dash, the placed distractors first.
     """
     side, padding, edge, margins = sizes
-    frame = np.array([side + 2 * edge, edge])
     length, more = targets.shape[2], distractors.shape[2]
-    # The pixels inside the frame by more than the margin, and those inside.
-    limits = np.array([[padding + t.margin, side - 1 - padding - t.margin], [padding, side - 1 - padding]])
-    state, tip = np.empty(4, np.uint64), np.empty(6, np.int64)
-    free = np.empty(side * side, np.int64)
-    cumulative = np.empty(t.offsets.shape[0], np.int64)
-    taken = np.empty((2 * length - 1 + distractors.shape[1] * more, 7), np.int64)
-    near = np.empty((taken.shape[0] + 1, 3), np.int64)
-    empty = _empty_area(sizes, frame)
-    occupied = empty.copy()
     for i in range(indices.shape[0]):
         _start_stream(key, indices[i], state)
         label = _below(state, 2)
         if _below(state, margins) != which:
             continue
-        trials = _grow_targets(t, side, limits, state, taken, targets[i], near, cumulative)
-        occupied[:] = empty
+        trials = _grow_targets(t, side, limits, state, taken, targets[i], near, cumulative, tips)
+        for k in range(empty.size):
+            occupied[k] = empty[k]
         count = 2 * length - 1
         for k in range(count):
             _occupy(t, occupied, frame, taken[k])
@@ -413,3 +392,25 @@ def lay_out(
                     break
         facts[i, 0], facts[i, 1], facts[i, 2] = label, which, _below(state, 2)
         facts[i, 3], facts[i, 4], facts[i, 5] = placed, attempts, trials
+
+
+def lay_out(
+    t: Tables, sizes: Ints, which: int, key: Words, indices: Ints, facts: Ints, targets: Ints, distractors: Ints
+) -> None:
+    side, padding, edge, margins = sizes
+    frame = np.array([side + 2 * edge, edge])
+    length, more = targets.shape[2], distractors.shape[2]
+    # The pixels inside the frame by more than the margin, and those inside.
+    limits = np.array([[padding + t.margin, side - 1 - padding - t.margin], [padding, side - 1 - padding]])
+    state, tip = np.empty(4, np.uint64), np.empty(6, np.int64)
+    tips = np.empty((2, 6), np.int64)
+    free = np.empty(side * side, np.int64)
+    cumulative = np.empty(t.offsets.shape[0], np.int64)
+    taken = np.empty((2 * length - 1 + distractors.shape[1] * more, 7), np.int64)
+    near = np.empty((taken.shape[0] + 1, 3), np.int64)
+    empty = np.full((side+2*edge, side+2*edge), 255, np.uint8)
+    f = edge + padding
+    empty[f:-f,f:-f]=0
+    empty = empty.ravel()
+    occupied = empty.copy()
+    _lay_out(t, sizes, which, key, indices, facts, targets, distractors, frame, limits, state, tip, tips, free, cumulative, taken, near, empty, occupied)

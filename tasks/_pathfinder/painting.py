@@ -55,22 +55,21 @@ def _stretch(canvas: Floats, image: Levels) -> None:
 
 @compiled
 def paint(
-    t: Tables, which: int, facts: Ints, targets: Ints, distractors: Ints, images: Levels, contours: Levels
+    t: Tables, which: int, facts: Ints, targets: Ints, distractors: Ints, images: Levels, contours: Levels, canvas: Floats
 ) -> None:
     """Paint those of n images whose margin is number `which`, from the outputs of `lay_out`.
 
     Outputs: `images` (n, R, R) and `contours` (n or 0, 2, R, R), each target contour alone.
     """
     side = images.shape[1]
-    canvas = np.empty((side, side), np.float64)
     for i in range(images.shape[0]):
         if facts[i, 1] != which:
             continue
         for k in range(2 * (contours.shape[0] > 0)):
-            canvas[:] = 0.0
+            canvas.fill(0.0)
             _paint_dashes(t, canvas, targets[i, k], TARGET)
             _stretch(canvas, contours[i, k])
-        canvas[:] = 0.0
+        canvas.fill(0.0)
         for k in range(2):
             _paint_dashes(t, canvas, targets[i, k], TARGET)
         for k in range(facts[i, 3]):
