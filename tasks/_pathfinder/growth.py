@@ -5,6 +5,9 @@ shorter distractors follow. The distribution is that of the original generator a
 not change it: directions without room are not drawn, candidates are drawn by rejection, stamps are looked up.
 
 Each image has its own stream of random integers, so that it does not depend on which images are drawn along with it.
+The occupied area is the maximum over the spaces of the dashes taken in, and so is all that a growing contour asks of it:
+it is kept as a list of dashes, of which few are near, and painted for the search for a distractor's first dash only.
+
 No compiled function is called from another file: numba's cache notices changes of a file, not of what it calls.
 """
 
@@ -12,11 +15,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numba
 import numpy as np
 import numpy.typing as npt
+from numba.core.options import DefaultOptions
 
 from .geometry import DEGREES, WEIGHT_ONE, Floats, Ints
 from .stamps import Levels, Tables
@@ -30,15 +34,73 @@ _DISTRACTOR_TRIES = 5
 _LEAST_WEIGHT = WEIGHT_ONE * 255 * 1e-4  # of all candidates together; less is a dead end
 _FULL = 76  # occupancy up to this level (0.3 of 255) counts as free for a seed
 _QUICK_DRAWS = 16  # candidates drawn by rejection, before all are weighed
+_DOUBT = 2  # candidates rejected, before it is asked whether there is any to be had
 _QUICK_TRIES = 64  # random pixels looked at, before all are
 
 
-def compiled(function: Function) -> Function:
+# Without numba's reference counts, which took most of the time: each array of a tuple is counted wherever it is touched.
+# The price is that compiled code cannot make arrays. An option that numba may drop, hence the question.
+_OPTIONS: dict[str, Any] = {"nogil": True, **({"_nrt": False} if hasattr(DefaultOptions, "_nrt") else {})}
+
+
+def compiled(function: Function, **options: Any) -> Function:
     """Compile with numba; the cache on disk is used where some cache folder can be written."""
     try:
-        return cast(Function, numba.njit(cache=True, nogil=True, _nrt=False)(function))
+        return cast(Function, numba.njit(cache=True, **_OPTIONS, **options)(function))
     except RuntimeError:  # numba found no place for its cache
-        return cast(Function, numba.njit(nogil=True)(function))
+        return cast(Function, numba.njit(**_OPTIONS, **options)(function))
+
+
+def _inlined(function: Function) -> Function:
+    """Compile into the callers: `Tables` has so many arrays that to hand them over takes longer than a short function."""
+    return compiled(function, inline="always")
+
+
+class Work(NamedTuple):
+    """Measures of the image and arrays to work with."""
+
+    side: int
+    frame: Ints
+    """(2,) stride and border of the occupied area"""
+    inside: Ints
+    """(2, 2) least and greatest coordinate of a pixel inside the padding by more than the margin; of one inside it"""
+    state: Words
+    """(4,) of the stream"""
+    tips: Ints
+    """(2, 6) of the growing contours: last dash (y, x, stamp), then the pivot and direction of that dash"""
+    taken: Ints
+    """(n, 7) the dashes whose space is occupied: y, x, stamp; first and last row and column of pivots they matter to"""
+    near: Ints
+    """(n + 1, 3) y, x, stamp of those that matter to the present pivot"""
+    cumulative: Ints
+    """(candidates,)"""
+    occupied: Levels
+    """(stride * stride,) the occupied area"""
+    empty: Levels
+    """(stride * stride,) the occupied area before the first dash: all but the image within its padding"""
+    tails: Ints
+    """(side * side,)"""
+
+
+def _work(t: Tables, sizes: Ints, dashes: int) -> Work:
+    """For this many dashes in an image."""
+    side, padding, edge = sizes[:3].tolist()
+    first, last, stride = padding, side - 1 - padding, side + 2 * edge
+    empty = np.full((stride, stride), 255, np.uint8)
+    empty[edge + first : edge + last + 1, edge + first : edge + last + 1] = 0
+    return Work(
+        side=side,
+        frame=np.array([stride, edge]),
+        inside=np.array([[first + t.margin, last - t.margin], [first, last]]),
+        state=np.empty(4, np.uint64),
+        tips=np.empty((2, 6), np.int64),
+        taken=np.empty((dashes, 7), np.int64),
+        near=np.empty((dashes + 1, 3), np.int64),
+        cumulative=np.empty(len(t.offsets), np.int64),
+        occupied=np.empty(stride * stride, np.uint8),
+        empty=empty.ravel(),
+        tails=np.empty(side * side, np.int64),
+    )
 
 
 @compiled
@@ -63,8 +125,8 @@ def _start_stream(key: Words, index: Whole, state: Words) -> None:
 
 
 @compiled
-def _below(state: Words, bound: Whole) -> Whole:
-    """A uniform integer in 0 .. bound - 1 from xoshiro256**; `bound` below 2^40, so the modulo's bias is negligible."""
+def _next(state: Words) -> np.uint64:
+    """The next word of xoshiro256**."""
     x = state[1] * np.uint64(5)
     drawn = ((x << np.uint64(7)) | (x >> np.uint64(57))) * np.uint64(9)
     shifted = state[1] << np.uint64(17)
@@ -74,7 +136,13 @@ def _below(state: Words, bound: Whole) -> Whole:
     state[0] ^= state[3]
     state[2] ^= shifted
     state[3] = (state[3] << np.uint64(45)) | (state[3] >> np.uint64(19))
-    return np.int64(drawn % np.uint64(bound))
+    return drawn
+
+
+@compiled
+def _below(state: Words, bound: Whole) -> Whole:
+    """A uniform integer in 0 .. bound - 1; `bound` below 2^40, so the modulo's bias is negligible."""
+    return np.int64(_next(state) % np.uint64(bound))
 
 
 @compiled
@@ -89,76 +157,68 @@ def _step(y: Whole, x: Whole, displacement: Floats) -> tuple[Whole, Whole]:
 
 
 @compiled
-def _place(frame: Ints, y: Whole, x: Whole) -> Whole:
-    """The place of a pixel in the occupied area; `frame` (2,) is its stride and border."""
-    place: Whole = (y + frame[1]) * frame[0] + x + frame[1]
-    return place
-
-
-@compiled
-def _occupy(t: Tables, occupied: Levels, frame: Ints, dash: Ints) -> None:
-    """Join the space of a dash (y, x, stamp) to the occupied area (maximum)."""
-    place = _place(frame, dash[0], dash[1])
-    for row in range(t.mask_start[dash[2]], t.mask_start[dash[2] + 1]):
-        where = np.uint64(place + t.mask_places[row])
-        occupied[where] = max(occupied[where], t.mask_levels[row])
-
-
-@compiled
-def _take_in(t: Tables, dash: Ints, row: Ints) -> None:
-    """Write a dash (y, x, stamp) and the reach of its space, the pivots to which it matters, as a row of `taken`."""
-    row[0], row[1], row[2] = dash[0], dash[1], dash[2]
+def _take_in(t: Tables, w: Work, number: Whole, dash: Ints) -> None:
+    """Make a dash (y, x, stamp, ...) the row `number` of `Work.taken`."""
+    for c in range(3):
+        w.taken[number, c] = dash[c]
     for c in range(4):
-        row[3 + c] = dash[c // 2] + t.reach[dash[2], c]
+        w.taken[number, 3 + c] = dash[c // 2] + t.reach[dash[2], c]
 
 
-@compiled
-def _select_near(taken: Ints, y: Whole, x: Whole, near: Ints) -> Whole:
-    """Write the rows of `taken` that matter to a step from this pivot to the front of `near`; how many they are."""
+@_inlined
+def _select_near(w: Work, count: Whole, y: Whole, x: Whole) -> Ints:
+    """Those of the first `count` dashes taken in that matter to a step from a pivot."""
     found: Whole = np.int64(0)
-    for k in range(taken.shape[0]):
+    for k in range(count):
         for c in range(3):
-            near[found, c] = taken[k, c]
-        found += (taken[k, 3] <= y) & (y <= taken[k, 4]) & (taken[k, 5] <= x) & (x <= taken[k, 6])
-    return found
+            w.near[found, c] = w.taken[k, c]  # overwritten by the next one, unless it is counted; without a branch
+        found += (w.taken[k, 3] <= y) & (y <= w.taken[k, 4]) & (w.taken[k, 5] <= x) & (x <= w.taken[k, 6])
+    return w.near[:found]
 
 
 @compiled
-def _freedom(free: Levels, within: Ints, near: Ints, y: Whole, x: Whole) -> Whole:
-    """255 less the greatest occupancy within the margin of a pixel."""
-    if y < within[0] or x < within[0] or y > within[1] or x > within[1]:
+def _freedom(table: Levels, inside: Ints, near: Ints, y: Whole, x: Whole) -> Whole:
+    """255 less the greatest occupancy within the margin of a pixel, from `Tables.freedom` and `Work.inside[0]`."""
+    if min(y, x) < inside[0] or max(y, x) > inside[1]:
         return 0
     least: Whole = np.int64(255)
-    half = free.shape[1] // 2
+    side = table.shape[1]
     for k in range(near.shape[0]):
-        v, u = y - near[k, 0] + half, x - near[k, 1] + half
-        if 0 <= v < free.shape[1] and 0 <= u < free.shape[1]:
-            least = min(least, np.int64(free[near[k, 2], v, u]))
+        v, u = y - near[k, 0] + side // 2, x - near[k, 1] + side // 2
+        if _inside(side, v, u):
+            least = min(least, np.int64(table[near[k, 2], v, u]))
     return least
 
 
-@compiled
-def _crosses(t: Tables, inside: Ints, near: Ints, y: Whole, x: Whole, stamp: Whole) -> bool:
-    """Whether a dash's space overlaps the frame or the space of the dashes `near` too much."""
-    top, bottom = y + t.core[stamp, 0], y + t.core[stamp, 1]
-    left, right = x + t.core[stamp, 2], x + t.core[stamp, 3]
-    if top < inside[0] or left < inside[0] or bottom > inside[1] or right > inside[1]:
+@_inlined
+def _crosses(t: Tables, w: Work, near: Ints, y: Whole, x: Whole, stamp: Whole) -> bool:
+    """Whether a dash's space overlaps the frame or that of the dashes `near` too much. Only the cores need a look."""
+    top, bottom, left, right = y + t.core[stamp, 0], y + t.core[stamp, 1], x + t.core[stamp, 2], x + t.core[stamp, 3]
+    if min(top, left) < w.inside[1, 0] or max(bottom, right) > w.inside[1, 1]:
         return True
     half = t.masks.shape[1] // 2
     for k in range(near.shape[0]):
         v, u, other = near[k, 0], near[k, 1], near[k, 2]
         for row in range(max(top, v + t.core[other, 0]), min(bottom, v + t.core[other, 1]) + 1):
             for column in range(max(left, u + t.core[other, 2]), min(right, u + t.core[other, 3]) + 1):
-                level = t.masks[stamp, row - y + half, column - x + half]
-                if level >= t.crossing[t.masks[other, row - v + half, column - u + half]]:
+                occupancy = t.masks[other, row - v + half, column - u + half]
+                if t.masks[stamp, row - y + half, column - x + half] >= t.crossing[occupancy]:
                     return True
     return False
 
 
 @compiled
-def _draw_candidate(
-    t: Tables, within: Ints, near: Ints, state: Words, direction: Whole, y: Whole, x: Whole, cumulative: Ints
-) -> Whole:
+def _weigh(t: Tables, w: Work, near: Ints, direction: Whole, y: Whole, x: Whole) -> Whole:
+    """Sum weight * freedom of all candidates; the sums so far are in `Work.cumulative`."""
+    first, total = t.ahead_start[direction], np.int64(0)
+    for row in range(first, t.ahead_start[direction + 1]):
+        total += t.ahead[row, 1] * _freedom(t.freedom, w.inside[0], near, y + t.ahead[row, 3], x + t.ahead[row, 4])
+        w.cumulative[row - first] = total
+    return total
+
+
+@_inlined
+def _draw_candidate(t: Tables, w: Work, near: Ints, direction: Whole, y: Whole, x: Whole) -> Whole:
     """Draw the next tip with probability proportional to weight * freedom; its row of `ahead`, or -1 at a dead end.
 
     Rejection first: a candidate drawn by weight is kept with probability freedom / 255. When one alone reaches the
@@ -166,57 +226,71 @@ def _draw_candidate(
     """
     first, end = t.ahead_start[direction], t.ahead_start[direction + 1]
     kept: Whole = np.int64(-1)
-    for _ in range(_QUICK_DRAWS):
-        drawn = _below(state, 255 * t.ahead[end - 1, 3])
+    total: Whole = np.int64(0)
+    for k in range(_QUICK_DRAWS):
+        drawn = _below(w.state, 255 * t.ahead[end - 1, 2])
         row: Whole = first
-        while t.ahead[row, 3] <= drawn // 255:
+        while t.ahead[row, 2] <= drawn // 255:
             row += 1
-        candidate = t.ahead[row, 0]
-        freedom = _freedom(t.free, within, near, y + t.offsets[candidate, 0], x + t.offsets[candidate, 1])
+        freedom = _freedom(t.freedom, w.inside[0], near, y + t.ahead[row, 3], x + t.ahead[row, 4])
         if drawn % 255 < freedom:
             if t.ahead[row, 1] * freedom >= _LEAST_WEIGHT:
                 return row
             kept = row
             break
-    total = np.int64(0)
-    for row in range(first, end):
-        candidate = t.ahead[row, 0]
-        freedom = _freedom(t.free, within, near, y + t.offsets[candidate, 0], x + t.offsets[candidate, 1])
-        total += t.ahead[row, 1] * freedom
-        cumulative[row - first] = total
+        if k == _DOUBT:
+            total = _weigh(t, w, near, direction, y, x)
+            if total == 0:  # nothing would be kept: only the stream goes on
+                for _ in range(k + 1, _QUICK_DRAWS):
+                    _next(w.state)
+                return -1
+    if total == 0:
+        total = _weigh(t, w, near, direction, y, x)
     if total < _LEAST_WEIGHT:
         return -1
     if kept >= 0:
         return kept
-    drawn = _below(state, total)
+    drawn = _below(w.state, total)
     row = first
-    while cumulative[row - first] <= drawn:
+    while w.cumulative[row - first] <= drawn:
         row += 1
     return row
 
 
 @compiled
-def _extend(t: Tables, limits: Ints, taken: Ints, state: Words, tip: Ints, near: Ints, cumulative: Ints) -> bool:
+def _extend(t: Tables, w: Work, count: Whole, tip: Ints) -> bool:
     """Grow a contour by a dash; False at a dead end or crossing.
 
-    `tip` (6,): its last dash (y, x, stamp), then the pivot and direction of that dash; overwritten. `taken` are the
-    dashes whose space is occupied, and in its last row room for the *previous* dash, which is taken in now.
+    `tip` is a row of `Work.tips`, overwritten. The dashes taken in are `count`, then one more: the *previous* dash.
     """
     tip[3], tip[4] = _step(tip[3], tip[4], t.steps[2, tip[5]])
-    count = taken.shape[0] - 1
-    near = near[: _select_near(taken[:count], tip[3], tip[4], near)]
+    near = _select_near(w, count, tip[3], tip[4])
     for _ in range(_DRAWS):
-        row = _draw_candidate(t, limits[0], near, state, tip[5], tip[3], tip[4], cumulative)
+        row = _draw_candidate(t, w, near, tip[5], tip[3], tip[4])
         if row < 0:
             return False
-        candidate = t.ahead[row, 0]
-        y, x = tip[3] + t.offsets[candidate, 0], tip[4] + t.offsets[candidate, 1]
-        if not _crosses(t, limits[1], near, y, x, DEGREES + candidate):
-            _take_in(t, tip, taken[count])
-            tip[0], tip[1] = y, x
-            tip[2] = tip[5] = DEGREES + candidate
+        y, x, stamp = tip[3] + t.ahead[row, 3], tip[4] + t.ahead[row, 4], DEGREES + t.ahead[row, 0]
+        if not _crosses(t, w, near, y, x, stamp):
+            _take_in(t, w, count, tip)
+            tip[0], tip[1], tip[2], tip[5] = y, x, stamp, stamp
             return True
     return False
+
+
+@compiled
+def _place(frame: Ints, y: Whole, x: Whole) -> Whole:
+    """The place of a pixel in the occupied area; `frame` (2,) is its stride and border."""
+    place: Whole = (y + frame[1]) * frame[0] + x + frame[1]
+    return place
+
+
+@compiled
+def _occupy(t: Tables, w: Work, dash: Ints) -> None:
+    """Join the space of a dash (y, x, stamp) to the occupied area (maximum)."""
+    place = _place(w.frame, dash[0], dash[1])
+    for row in range(t.mask_start[dash[2]], t.mask_start[dash[2] + 1]):
+        where = np.uint64(place + t.mask_places[row])
+        w.occupied[where] = max(w.occupied[where], t.mask_levels[row])
 
 
 @compiled
@@ -229,53 +303,54 @@ def _seed(t: Tables, side: Whole, y: Whole, x: Whole, stamp: Whole, tip: Ints) -
 
 
 @compiled
-def _seed_targets(t: Tables, side: Whole, state: Words, tips: Ints) -> bool:
+def _seed_targets(t: Tables, w: Work) -> bool:
     """First dashes of both targets; False if the second one is outside the image three times.
 
     The first one is uniform over directions with room, then over the free tails of that direction. Drawing it again
     whenever it is outside is the same as failing, since it is the first thing that a trial draws.
     """
     while True:
-        room = t.room[_below(state, t.room.shape[0])]
-        y = room[1] + _below(state, room[2] - room[1] + 1)
-        x = room[3] + _below(state, room[4] - room[3] + 1)
-        if _seed(t, side, y, x, room[0], tips[0]):
+        room = t.room[_below(w.state, t.room.shape[0])]
+        y = room[1] + _below(w.state, room[2] - room[1] + 1)
+        x = room[3] + _below(w.state, room[4] - room[3] + 1)
+        if _seed(t, w.side, y, x, room[0], w.tips[0]):
             break
     for _ in range(_DRAWS):
-        stamp = _below(state, DEGREES)
-        ring = t.steps[3, _below(state, DEGREES)]
-        if _seed(t, side, int(np.rint(y + ring[0])), int(np.rint(x + ring[1])), stamp, tips[1]):
+        stamp = _below(w.state, DEGREES)
+        ring = t.steps[3, _below(w.state, DEGREES)]
+        if _seed(t, w.side, int(np.rint(y + ring[0])), int(np.rint(x + ring[1])), stamp, w.tips[1]):
             return True
     return False
 
 
 @compiled
-def _is_free(t: Tables, occupied: Levels, frame: Ints, side: Whole, pixel: Whole, stamp: Whole) -> bool:
+def _is_free(t: Tables, w: Work, pixel: Whole, stamp: Whole) -> bool:
     """Whether the first dash of a distractor has room at a tail; what lies outside the image does not matter."""
+    side, frame = w.side, w.frame
     place = _place(frame, pixel // side, pixel % side)
     for row in range(t.footprint_start[stamp], t.footprint_start[stamp + 1]):
         where = place + t.footprint_places[row]
-        if occupied[where] > _FULL and _inside(side, where // frame[0] - frame[1], where % frame[0] - frame[1]):
+        if w.occupied[where] > _FULL and _inside(side, where // frame[0] - frame[1], where % frame[0] - frame[1]):
             return False
     return True
 
 
 @compiled
-def _draw_tail(t: Tables, occupied: Levels, frame: Ints, side: Whole, state: Words, stamp: Whole, free: Ints) -> Whole:
-    """A uniform free tail as y * side + x; -1 if there is none. `free` (side * side,) is scratch.
+def _draw_tail(t: Tables, w: Work, stamp: Whole) -> Whole:
+    """A uniform free tail as y * side + x; -1 if there is none.
 
     A few random pixels are tried before all are looked at; the outcome is uniform either way.
     """
     for _ in range(_QUICK_TRIES):
-        pixel = _below(state, side * side)
-        if _is_free(t, occupied, frame, side, pixel, stamp):
+        pixel = _below(w.state, w.side * w.side)
+        if _is_free(t, w, pixel, stamp):
             return pixel
     found = 0
-    for pixel in range(side * side):
-        if _is_free(t, occupied, frame, side, pixel, stamp):
-            free[found] = pixel
+    for pixel in range(w.side * w.side):
+        if _is_free(t, w, pixel, stamp):
+            w.tails[found] = pixel
             found += 1
-    return free[_below(state, found)] if found > 0 else -1
+    return w.tails[_below(w.state, found)] if found > 0 else -1
 
 
 @compiled
@@ -290,74 +365,102 @@ def _any_room(occupied: Levels, side: Whole) -> bool:
 
 
 @compiled
-def _seed_distractor(
-    t: Tables, occupied: Levels, frame: Ints, side: Whole, state: Words, tip: Ints, free: Ints
-) -> bool:
+def _seed_distractor(t: Tables, w: Work, tip: Ints) -> bool:
     """First dash of a distractor; False without room, or if it is outside the image three times."""
-    if not _any_room(occupied, side):
+    if not _any_room(w.occupied, w.side):
         return False
     for _ in range(_DRAWS):
-        stamp = _below(state, DEGREES)
+        stamp = _below(w.state, DEGREES)
         if t.searchable[stamp] == 0:
             return False
-        pixel = _draw_tail(t, occupied, frame, side, state, stamp, free)
+        pixel = _draw_tail(t, w, stamp)
         if pixel < 0:
             return False
-        if _seed(t, side, pixel // side, pixel % side, stamp, tip):
+        if _seed(t, w.side, pixel // w.side, pixel % w.side, stamp, tip):
             return True
     return False
 
 
 @compiled
-def _grow_targets(
-    t: Tables, side: Whole, limits: Ints, state: Words, taken: Ints, dashes: Ints, near: Ints, cumulative: Ints, tips: Ints
-) -> Whole:
+def _grow_targets(t: Tables, w: Work, dashes: Ints) -> Whole:
     """Draw pairs of target contours until one succeeds; the number of trials.
 
-    `taken` (2 N - 1 or more rows) gets the dashes whose space is occupied after. `dashes` (2, N, 3) gets (y, x, stamp)
-    of every dash.
+    `dashes` (2, N, 3) gets (y, x, stamp) of every dash; all but one are the first ones taken in after.
     """
     length = dashes.shape[1]
     trials, grown = 0, 0
     while grown < length:
         trials += 1
         grown = 0
-        if not _seed_targets(t, side, state, tips):
+        if not _seed_targets(t, w):
             continue
         while True:
             for k in range(2):
                 for c in range(3):
-                    dashes[k, grown, c] = tips[k, c]
+                    dashes[k, grown, c] = w.tips[k, c]
             grown += 1
             if grown == length:
                 break
-            if not _extend(t, limits, taken[: 2 * grown - 1], state, tips[0], near, cumulative):
-                break
-            if not _extend(t, limits, taken[: 2 * grown], state, tips[1], near, cumulative):
+            if not _extend(t, w, 2 * grown - 2, w.tips[0]) or not _extend(t, w, 2 * grown - 1, w.tips[1]):
                 break
     # As in the original, the first contour's last dash is not taken in: distractors may cross it.
-    _take_in(t, tips[1], taken[2 * length - 2])
+    _take_in(t, w, 2 * length - 2, w.tips[1])
     return trials
 
 
 @compiled
-def _grow_distractor(
-    t: Tables, limits: Ints, state: Words, taken: Ints, dashes: Ints, near: Ints, cumulative: Ints, tip: Ints
-) -> bool:
-    """Grow a distractor from its first dash, `tip`; its dashes become the last rows of `taken`. False if it fails."""
-    count = taken.shape[0] - dashes.shape[0]
+def _grow_distractor(t: Tables, w: Work, count: Whole, dashes: Ints) -> bool:
+    """Try once to place a distractor; if it fails, the dashes taken in are the first `count` as before."""
+    tip = w.tips[0]
+    if not _seed_distractor(t, w, tip):
+        return False
     for k in range(dashes.shape[0]):
-        if k > 0 and not _extend(t, limits, taken[: count + k], state, tip, near, cumulative):
+        if k > 0 and not _extend(t, w, count + k - 1, tip):
             return False
         for c in range(3):
             dashes[k, c] = tip[c]
-    _take_in(t, tip, taken[taken.shape[0] - 1])
+    _take_in(t, w, count + dashes.shape[0] - 1, tip)
     return True
 
 
 @compiled
 def _lay_out(
-    t: Tables, sizes: Ints, which: int, key: Words, indices: Ints, facts: Ints, targets: Ints, distractors: Ints, frame: Ints, limits: Ints, state: Words, tip:Ints, tips: Ints, free: Ints, cumulative: Ints, taken: Ints, near: Ints, empty: Levels, occupied: Levels
+    t: Tables,
+    w: Work,
+    margins: int,
+    which: int,
+    key: Words,
+    indices: Ints,
+    facts: Ints,
+    targets: Ints,
+    distractors: Ints,
+) -> None:
+    """See `lay_out`."""
+    for i in range(indices.shape[0]):
+        _start_stream(key, indices[i], w.state)
+        label = _below(w.state, 2)
+        if _below(w.state, margins) != which:
+            continue
+        trials = _grow_targets(t, w, targets[i])
+        count, painted, placed, attempts = 2 * targets.shape[2] - 1, 0, 0, 0
+        for k in range(w.empty.size):
+            w.occupied[k] = w.empty[k]
+        for _ in range(distractors.shape[1]):
+            for k in range(painted, count):
+                _occupy(t, w, w.taken[k])
+            painted = count
+            for _ in range(_DISTRACTOR_TRIES):
+                attempts += 1
+                if _grow_distractor(t, w, count, distractors[i, placed]):
+                    count += distractors.shape[2]
+                    placed += 1
+                    break
+        facts[i, 0], facts[i, 1], facts[i, 2] = label, which, _below(w.state, 2)
+        facts[i, 3], facts[i, 4], facts[i, 5] = placed, attempts, trials
+
+
+def lay_out(
+    t: Tables, sizes: Ints, which: int, key: Words, indices: Ints, facts: Ints, targets: Ints, distractors: Ints
 ) -> None:
     """Lay out those of n images whose margin is number `which`.
 
@@ -365,52 +468,5 @@ def _lay_out(
     target's origin gets a disc, distractors placed, attempts to place them, trials of the targets; `targets`
     (n, 2, N, 3) and `distractors` (n, K, N', 3): (y, x, stamp) of every dash, the placed distractors first.
     """
-    side, padding, edge, margins = sizes
-    length, more = targets.shape[2], distractors.shape[2]
-    for i in range(indices.shape[0]):
-        _start_stream(key, indices[i], state)
-        label = _below(state, 2)
-        if _below(state, margins) != which:
-            continue
-        trials = _grow_targets(t, side, limits, state, taken, targets[i], near, cumulative, tips)
-        for k in range(empty.size):
-            occupied[k] = empty[k]
-        count = 2 * length - 1
-        for k in range(count):
-            _occupy(t, occupied, frame, taken[k])
-        placed, attempts = 0, 0
-        for _ in range(distractors.shape[1]):
-            for _ in range(_DISTRACTOR_TRIES):
-                attempts += 1
-                if _seed_distractor(t, occupied, frame, side, state, tip, free) and _grow_distractor(
-                    t, limits, state, taken[: count + more], distractors[i, placed], near, cumulative, tip
-                ):
-                    for k in range(count, count + more):
-                        _occupy(t, occupied, frame, taken[k])
-                    count += more
-                    placed += 1
-                    break
-        facts[i, 0], facts[i, 1], facts[i, 2] = label, which, _below(state, 2)
-        facts[i, 3], facts[i, 4], facts[i, 5] = placed, attempts, trials
-
-
-def lay_out(
-    t: Tables, sizes: Ints, which: int, key: Words, indices: Ints, facts: Ints, targets: Ints, distractors: Ints
-) -> None:
-    side, padding, edge, margins = sizes
-    frame = np.array([side + 2 * edge, edge])
-    length, more = targets.shape[2], distractors.shape[2]
-    # The pixels inside the frame by more than the margin, and those inside.
-    limits = np.array([[padding + t.margin, side - 1 - padding - t.margin], [padding, side - 1 - padding]])
-    state, tip = np.empty(4, np.uint64), np.empty(6, np.int64)
-    tips = np.empty((2, 6), np.int64)
-    free = np.empty(side * side, np.int64)
-    cumulative = np.empty(t.offsets.shape[0], np.int64)
-    taken = np.empty((2 * length - 1 + distractors.shape[1] * more, 7), np.int64)
-    near = np.empty((taken.shape[0] + 1, 3), np.int64)
-    empty = np.full((side+2*edge, side+2*edge), 255, np.uint8)
-    f = edge + padding
-    empty[f:-f,f:-f]=0
-    empty = empty.ravel()
-    occupied = empty.copy()
-    _lay_out(t, sizes, which, key, indices, facts, targets, distractors, frame, limits, state, tip, tips, free, cumulative, taken, near, empty, occupied)
+    w = _work(t, sizes, 2 * targets.shape[2] + distractors.shape[1] * distractors.shape[2])
+    _lay_out(t, w, int(sizes[3]), which, key, indices, facts, targets, distractors)

@@ -55,11 +55,19 @@ def _stretch(canvas: Floats, image: Levels) -> None:
 
 @compiled
 def paint(
-    t: Tables, which: int, facts: Ints, targets: Ints, distractors: Ints, images: Levels, contours: Levels, canvas: Floats
+    t: Tables,
+    which: int,
+    facts: Ints,
+    targets: Ints,
+    distractors: Ints,
+    images: Levels,
+    contours: Levels,
+    canvas: Floats,
 ) -> None:
     """Paint those of n images whose margin is number `which`, from the outputs of `lay_out`.
 
-    Outputs: `images` (n, R, R) and `contours` (n or 0, 2, R, R), each target contour alone.
+    Outputs: `images` (n, R, R) and `contours` (n or 0, 2, R, R), each target contour alone. `canvas` (R, R)
+    is scratch.
     """
     side = images.shape[1]
     for i in range(images.shape[0]):

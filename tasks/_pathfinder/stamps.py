@@ -56,8 +56,8 @@ class Tables(NamedTuple):
     """(candidates, 2) candidates for the next tip, relative to the pivot"""
     ahead_start: Ints
     ahead: Ints
-    """(rows, 4) by last direction: candidate, its weight, its place relative to the pivot, the sum of the weights so
-    far; zero weights left out"""
+    """(rows, 5) by last direction: candidate, its weight, the sum of the weights so far, its (y, x) relative to the
+    pivot; zero weights left out"""
     dash_start: Ints
     dash_pixels: Ints
     """(rows, 3) dy, dx and level of a dash"""
@@ -67,7 +67,7 @@ class Tables(NamedTuple):
     """(rows,) relative place and level of the space that a dash takes"""
     masks: Levels
     """(stamps, s, s) the same space as a picture; the dash starts at the centre"""
-    free: Levels
+    freedom: Levels
     """(stamps, s', s') 255 less the greatest level of the mask within the margin of a pixel"""
     core: Ints
     """(stamps, 4) first and last row, first and last column of a mask's levels that can cross anything"""
@@ -219,11 +219,11 @@ def _steps(parameters: Parameters, margin: int, seeds: Floats, ahead: Floats) ->
     return steps
 
 
-def _ahead(weights: Ints, places: Ints) -> tuple[Ints, Ints]:
-    """(directions, candidates) weights, (candidates,) relative places -> `Tables.ahead_start` and `Tables.ahead`."""
+def _ahead(weights: Ints, offsets: Ints) -> tuple[Ints, Ints]:
+    """(directions, candidates) weights, (candidates, 2) offsets -> `Tables.ahead_start` and `Tables.ahead`."""
     direction, candidate = np.nonzero(weights)
     sums = np.cumsum(weights, axis=1)[direction, candidate]
-    rows = np.stack([candidate, weights[direction, candidate], places[candidate], sums], axis=1)
+    rows = np.stack([candidate, weights[direction, candidate], sums, *offsets[candidate].T], axis=1)
     return np.concatenate([[0], np.cumsum((weights > 0).sum(axis=1))]).astype(np.int64), rows.astype(np.int64)
 
 
@@ -259,7 +259,7 @@ def tables(parameters: Parameters, margin: int) -> Tables:
     searchable = np.array([_searchable(footprint) for footprint in footprints], dtype=np.int64)
     footprint_start, footprint_pixels = _ragged(footprints)
     weights = turn_weights(np.concatenate([seeds, forward]), forward, parameters.continuity)
-    ahead_start, ahead = _ahead(weights, offsets @ flat)
+    ahead_start, ahead = _ahead(weights, offsets)
     crossing = _crossing()
     masks = np.stack([mask for _, mask in pairs])
     core = np.array([_extent(mask >= crossing.min()) for mask in masks], dtype=np.int64)
@@ -276,7 +276,7 @@ def tables(parameters: Parameters, margin: int) -> Tables:
         mask_places=(mask_pixels[:, :2] @ flat).astype(np.int32),
         mask_levels=mask_pixels[:, 2].astype(np.uint8),
         masks=masks,
-        free=255 - dilate(np.pad(masks, [(0, 0), (margin, margin), (margin, margin)]), disc(margin)),
+        freedom=255 - dilate(np.pad(masks, [(0, 0), (margin, margin), (margin, margin)]), disc(margin)),
         core=core,
         reach=_reach(masks, core, offsets, margin),
         margin=margin,
