@@ -5,8 +5,8 @@ shorter distractors follow. The distribution is that of the original generator a
 not change it: directions without room are not drawn, candidates are drawn by rejection, stamps are looked up.
 
 Each image has its own stream of random integers, so that it does not depend on which images are drawn along with it.
-The occupied area is the maximum over the spaces of the dashes taken in, and so is all that a growing contour asks of it:
-it is kept as a list of dashes, of which few are near, and painted for the search for a distractor's first dash only.
+The occupied area is the maximum over the spaces of the dashes taken in, so a growing contour can ask the dashes
+instead, of which few are near. The area is painted only for the search for a distractor's first dash.
 
 No compiled function is called from another file: numba's cache notices changes of a file, not of what it calls.
 """
@@ -14,19 +14,13 @@ No compiled function is called from another file: numba's cache notices changes 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar, cast
 
-import numba
 import numpy as np
-import numpy.typing as npt
-from numba.core.options import DefaultOptions
 
 from .geometry import DEGREES, WEIGHT_ONE, Floats, Ints
 from .stamps import Levels, Tables
+from .workspace import Words, Work, compiled, inlined, streams, work
 
-Function = TypeVar("Function", bound=Callable[..., Any])
-Words = npt.NDArray[np.uint64]
 Whole = int | np.int64  # what compiled code returns as int is numpy's for the type checker
 
 _DRAWS = 3  # tries of a seed or of a dash, before its contour fails
@@ -38,97 +32,11 @@ _DOUBT = 2  # candidates rejected, before it is asked whether there is any to be
 _QUICK_TRIES = 64  # random pixels looked at, before all are
 
 
-# Without numba's reference counts, which took most of the time: each array of a tuple is counted wherever it is touched.
-# The price is that compiled code cannot make arrays. An option that numba may drop, hence the question.
-_OPTIONS: dict[str, Any] = {"nogil": True, **({"_nrt": False} if hasattr(DefaultOptions, "_nrt") else {})}
-
-
-def compiled(function: Function, **options: Any) -> Function:
-    """Compile with numba; the cache on disk is used where some cache folder can be written."""
-    try:
-        return cast(Function, numba.njit(cache=True, **_OPTIONS, **options)(function))
-    except RuntimeError:  # numba found no place for its cache
-        return cast(Function, numba.njit(**_OPTIONS, **options)(function))
-
-
-def _inlined(function: Function) -> Function:
-    """Compile into the callers: `Tables` has so many arrays that to hand them over takes longer than a short function."""
-    return compiled(function, inline="always")
-
-
-class Work(NamedTuple):
-    """Measures of the image and arrays to work with."""
-
-    side: int
-    frame: Ints
-    """(2,) stride and border of the occupied area"""
-    inside: Ints
-    """(2, 2) least and greatest coordinate of a pixel inside the padding by more than the margin; of one inside it"""
-    state: Words
-    """(4,) of the stream"""
-    tips: Ints
-    """(2, 6) of the growing contours: last dash (y, x, stamp), then the pivot and direction of that dash"""
-    taken: Ints
-    """(n, 7) the dashes whose space is occupied: y, x, stamp; first and last row and column of pivots they matter to"""
-    near: Ints
-    """(n + 1, 3) y, x, stamp of those that matter to the present pivot"""
-    cumulative: Ints
-    """(candidates,)"""
-    occupied: Levels
-    """(stride * stride,) the occupied area"""
-    empty: Levels
-    """(stride * stride,) the occupied area before the first dash: all but the image within its padding"""
-    tails: Ints
-    """(side * side,)"""
-
-
-def _work(t: Tables, sizes: Ints, dashes: int) -> Work:
-    """For this many dashes in an image."""
-    side, padding, edge = sizes[:3].tolist()
-    first, last, stride = padding, side - 1 - padding, side + 2 * edge
-    empty = np.full((stride, stride), 255, np.uint8)
-    empty[edge + first : edge + last + 1, edge + first : edge + last + 1] = 0
-    return Work(
-        side=side,
-        frame=np.array([stride, edge]),
-        inside=np.array([[first + t.margin, last - t.margin], [first, last]]),
-        state=np.empty(4, np.uint64),
-        tips=np.empty((2, 6), np.int64),
-        taken=np.empty((dashes, 7), np.int64),
-        near=np.empty((dashes + 1, 3), np.int64),
-        cumulative=np.empty(len(t.offsets), np.int64),
-        occupied=np.empty(stride * stride, np.uint8),
-        empty=empty.ravel(),
-        tails=np.empty(side * side, np.int64),
-    )
-
-
-@compiled
-def _mix(z: np.uint64) -> np.uint64:
-    """The finaliser of splitmix64."""
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return z ^ (z >> np.uint64(31))
-
-
-@compiled
-def _start_stream(key: Words, index: Whole, state: Words) -> None:
-    """Set the xoshiro256** `state` (4,) from the words of `key` and the image's index."""
-    golden = np.uint64(0x9E3779B97F4A7C15)
-    word = np.uint64(0)
-    for part in key:
-        word = _mix((word ^ part) + golden)
-    word = _mix((word ^ np.uint64(index)) + golden)
-    for k in range(4):
-        word += golden
-        state[k] = _mix(word)
-
-
 @compiled
 def _next(state: Words) -> np.uint64:
-    """The next word of xoshiro256**."""
+    """The next word of xoshiro256**; `state` (4,) is overwritten."""
     x = state[1] * np.uint64(5)
-    drawn = ((x << np.uint64(7)) | (x >> np.uint64(57))) * np.uint64(9)
+    drawn: np.uint64 = ((x << np.uint64(7)) | (x >> np.uint64(57))) * np.uint64(9)
     shifted = state[1] << np.uint64(17)
     state[2] ^= state[0]
     state[3] ^= state[1]
@@ -165,7 +73,7 @@ def _take_in(t: Tables, w: Work, number: Whole, dash: Ints) -> None:
         w.taken[number, 3 + c] = dash[c // 2] + t.reach[dash[2], c]
 
 
-@_inlined
+@inlined
 def _select_near(w: Work, count: Whole, y: Whole, x: Whole) -> Ints:
     """Those of the first `count` dashes taken in that matter to a step from a pivot."""
     found: Whole = np.int64(0)
@@ -190,7 +98,7 @@ def _freedom(table: Levels, inside: Ints, near: Ints, y: Whole, x: Whole) -> Who
     return least
 
 
-@_inlined
+@inlined
 def _crosses(t: Tables, w: Work, near: Ints, y: Whole, x: Whole, stamp: Whole) -> bool:
     """Whether a dash's space overlaps the frame or that of the dashes `near` too much. Only the cores need a look."""
     top, bottom, left, right = y + t.core[stamp, 0], y + t.core[stamp, 1], x + t.core[stamp, 2], x + t.core[stamp, 3]
@@ -217,7 +125,7 @@ def _weigh(t: Tables, w: Work, near: Ints, direction: Whole, y: Whole, x: Whole)
     return total
 
 
-@_inlined
+@inlined
 def _draw_candidate(t: Tables, w: Work, near: Ints, direction: Whole, y: Whole, x: Whole) -> Whole:
     """Draw the next tip with probability proportional to weight * freedom; its row of `ahead`, or -1 at a dead end.
 
@@ -425,19 +333,12 @@ def _grow_distractor(t: Tables, w: Work, count: Whole, dashes: Ints) -> bool:
 
 @compiled
 def _lay_out(
-    t: Tables,
-    w: Work,
-    margins: int,
-    which: int,
-    key: Words,
-    indices: Ints,
-    facts: Ints,
-    targets: Ints,
-    distractors: Ints,
+    t: Tables, w: Work, margins: int, which: int, states: Words, facts: Ints, targets: Ints, distractors: Ints
 ) -> None:
     """See `lay_out`."""
-    for i in range(indices.shape[0]):
-        _start_stream(key, indices[i], w.state)
+    for i in range(states.shape[0]):
+        for k in range(4):
+            w.state[k] = states[i, k]
         label = _below(w.state, 2)
         if _below(w.state, margins) != which:
             continue
@@ -468,5 +369,5 @@ def lay_out(
     target's origin gets a disc, distractors placed, attempts to place them, trials of the targets; `targets`
     (n, 2, N, 3) and `distractors` (n, K, N', 3): (y, x, stamp) of every dash, the placed distractors first.
     """
-    w = _work(t, sizes, 2 * targets.shape[2] + distractors.shape[1] * distractors.shape[2])
-    _lay_out(t, w, int(sizes[3]), which, key, indices, facts, targets, distractors)
+    w = work(t, sizes, 2 * targets.shape[2] + distractors.shape[1] * distractors.shape[2])
+    _lay_out(t, w, int(sizes[3]), which, streams(key, indices), facts, targets, distractors)

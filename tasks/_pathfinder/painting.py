@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from .geometry import Floats, Ints
-from .growth import compiled
 from .stamps import Levels, Tables
+from .workspace import compiled
 
 TARGET, DISTRACTOR, MARKER = 0, 1, 2
 """Rows of `Tables.values`."""
@@ -69,7 +69,6 @@ def paint(
     Outputs: `images` (n, R, R) and `contours` (n or 0, 2, R, R), each target contour alone. `canvas` (R, R)
     is scratch.
     """
-    side = images.shape[1]
     for i in range(images.shape[0]):
         if facts[i, 1] != which:
             continue

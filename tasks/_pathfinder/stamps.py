@@ -240,7 +240,8 @@ def _reach(masks: Levels, core: Ints, offsets: Ints, margin: int) -> Ints:
     """`Tables.reach`: a step looks at the margins of the candidates and at the cores of their dashes."""
     seen = np.abs(offsets).max() + max(margin, np.abs(core[DEGREES:][core[DEGREES:, 0] < _FAR]).max(initial=0))
     extents = np.array([_extent(mask > 0) for mask in masks], dtype=np.int64)
-    return extents + np.array([-seen, seen, -seen, seen])
+    reach: Ints = extents + np.array([-seen, seen, -seen, seen])
+    return reach
 
 
 @functools.lru_cache(maxsize=8)
