@@ -1,12 +1,12 @@
-"""Linformer (Wang et al. 2020, section 4, eq. 7): softmax(Q (E K)^T / sqrt(d)) F V, with E and F learned, rank x length.
+"""Linformer (Wang et al. 2020, section 4, eq. 7): softmax(Q (E K)^T / sqrt(d)) F V; E, F learned, rank x length.
 
 Column n of E and F belongs to content row n. A shorter input uses the first columns; masked rows are set to 0 before
 the projection, so neither what stands in padding nor how long it is changes anything. What the result does depend on
 is a row's place: content moved right by a shift meets other columns. Special rows are no part of the projection; they
 stand beside its `rank` rows as keys of their own.
 
-E and F start as N(0, 1 / rank), the distribution of Theorem 2; what the experiments started from is not said. The
-paper's layerwise sharing is left out: a layer is built on its own.
+E and F start as N(0, 1 / rank), the distribution of the paper's random projections; what its experiments started from
+is not said. The sharing of one E by all layers is left out: a layer is built on its own.
 """
 
 # Shape letters: B batch, R rows, H heads, D head width, K rank, N content rows

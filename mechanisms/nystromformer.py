@@ -1,15 +1,15 @@
-"""Nyströmformer (Xiong et al. 2021, section 3, eq. 13): softmax(Q K~^T) Z softmax(Q~ K^T) V, plus DConv(V).
+"""Nyströmformer (Xiong et al. 2021, section 3): softmax(Q K~^T) Z softmax(Q~ K^T) V, plus DConv(V).
 
 Landmarks Q~ and K~ are the means of Q and K over segments of rows, and Z is the pseudo-inverse of A = softmax(Q~ K~^T),
-all scores over sqrt(d). It is reached by the third-order iteration of eq. 11 from A^T / (|A|_1 |A|_inf).
+all scores over sqrt(d). The paper's third-order iteration leads to Z from A^T / (|A|_1 |A|_inf).
 
 The real content rows of an example, in their order, make up the segments, whose sizes differ by one at most; with fewer
-rows than landmarks each row is one. So padding changes nothing, wherever it stands, and no length is special. Special
-rows are queries and keys, and no part of a landmark. Norms are of each head of each example: the authors' code takes
-their maximum over the batch, which lets examples change each other.
+rows than landmarks each row is one. So padding changes nothing, wherever it stands, and every length will do. Special
+rows are queries and keys, and no part of a landmark. The norms are those of one head of one example: the authors' code
+takes maxima over the batch, which lets examples change each other.
 
-DConv is a depthwise convolution of the values along the content, one kernel a head, drawn into the paper's pipeline
-(Figure 2) and so on by default; 33 is the width the authors pre-trained with.
+DConv is a depthwise convolution of the values along the content, one kernel a head. It stands in the paper's figure of
+the architecture and is therefore on by default, 33 wide as in the authors' configuration for pre-training.
 """
 
 # Shape letters: B batch, R rows, N content rows, H heads, D head width, L landmarks
@@ -81,7 +81,7 @@ class Nystromformer(QKVMixer):
         real_BR = q.new_ones(len(q), layout.rows, dtype=torch.bool) if mask is None else mask
         members_BLN = segments(real_BR[:, first:], self.options.landmarks)
         sizes_BL = members_BLN.sum(-1)
-        mean_BHLN = (members_BLN / sizes_BL.clamp(min=1)[..., None]).to(q.dtype)[:, None]
+        mean_BHLN = (members_BLN.to(q.dtype) / sizes_BL.clamp(min=1)[..., None])[:, None]
         q_BHLD, k_BHLD = mean_BHLN @ q[:, :, first:], mean_BHLN @ k[:, :, first:]
         real_BH1L = (sizes_BL > 0)[:, None, None]
         values_BHLD = attention(q_BHLD, k, v, visible)

@@ -8,9 +8,10 @@ head width; the mean of phi(q) phi(k) over w is exp(q . k / sqrt(d)) (Lemma 1, p
 (section 2.4). They are drawn from (seed, layer, head) when the module is built, are the same in every process, in
 training and in evaluation, and are saved with the weights; the paper's periodic redrawing is left out.
 
-To every feature `epsilon` is added, in the authors' code 1e-4 for softmax and 1e-3 for relu, which is the default. A
-factor common to all features of a query, or of all keys, cancels. So the softmax features are taken relative to the
-largest one: that of the query, and that of all real keys of the example and head.
+`epsilon` is added to every feature; unsaid, it is the authors' 1e-4 (softmax) or 1e-3 (relu). Beside it a factor common
+to all features of a query, or of all keys, cancels, so the softmax features are taken relative to the largest: that of
+the query, and that of all real keys of the example and head. The authors' code takes off the largest w . x before
+|x|^2 / 2, so that with large norms its epsilon outweighs the features and attention becomes a plain mean.
 """
 
 # Shape letters: B batch, R rows, H heads, D head width, F features, G blocks of D orthogonal directions
@@ -33,7 +34,9 @@ from attnbench.layers import QKVMixer, linear_attention
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """features: random directions of a head. epsilon: added to every feature; unsaid, the kernel's own."""
+    """features: random directions of a head. epsilon: added to every feature; unsaid, the kernel's own; 0 = none, at
+    the risk of an underflow where norms are large.
+    """
 
     kernel: Literal["softmax", "relu"] = "softmax"
     features: PositiveInt = 256
@@ -88,7 +91,7 @@ class Performer(QKVMixer):
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
         directions, scale = self.get_buffer("directions"), self.shape.head_dim**-0.25
-        phi_q = self.features(q * scale, directions, mask, (-1,)) + self.epsilon
+        phi_q = self.features(q * scale, directions, None, (-1,)) + self.epsilon
         phi_k = self.features(k * scale, directions, mask, (-2, -1)) + self.epsilon
         return linear_attention(phi_q, phi_k, v, mask)
 
