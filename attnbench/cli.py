@@ -17,7 +17,7 @@ import typer
 from attnbench import data_cli, registry, scaffold, screen
 from attnbench import protocol as protocols
 from attnbench.contracts import Cell
-from attnbench.errors import AttnbenchError, UnknownName, describe
+from attnbench.errors import AttnbenchError, Terminated, UnknownName, blame, describe
 from attnbench.options import as_json, parse
 from attnbench.record import FINISHED
 
@@ -157,9 +157,10 @@ def _facts(plugin: registry.Plugin) -> dict[str, Any]:
         if doc := (thing.options.__doc__ or "").strip():
             facts["about the options"] = " ".join(doc.split())
         if plugin.kind == "tasks":
-            head = thing.head(defaults)
-            facts |= {"head": f"{type(head).__name__}({head.classes})", "vocab": thing.vocab(defaults)}
-            facts |= {"max_length": thing.max_length(defaults), "metric": thing.metric}
+            with blame(f"task {plugin.name}"):
+                head = thing.head(defaults)
+                facts |= {"head": f"{type(head).__name__}({head.classes})", "vocab": thing.vocab(defaults)}
+                facts |= {"max_length": thing.max_length(defaults), "metric": thing.metric}
     if getattr(thing, "presets", None):
         facts["presets"] = {preset: dict(values) for preset, values in thing.presets.items()}
     return facts | {"home": str(plugin.home), "source_sha": plugin.source_sha}
@@ -284,10 +285,14 @@ def report(
     print(path)
 
 
+def _terminate(number: int, frame: object) -> None:
+    raise Terminated  # unwinds, so that nothing half made is left
+
+
 def main() -> None:
     """The console script."""
     with suppress(ValueError):  # not in the main thread
-        signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # unwinds, so that nothing is left
+        signal.signal(signal.SIGTERM, _terminate)
     try:
         app()
     except AttnbenchError as fault:
@@ -300,6 +305,9 @@ def main() -> None:
         where = f": {fault.filename}" if fault.filename else ""
         print(f"error: {fault.strerror or fault}{where}", file=sys.stderr)
         raise SystemExit(2) from None
+    except Terminated:
+        print("stopped by SIGTERM", file=sys.stderr)
+        raise SystemExit(128 + signal.SIGTERM) from None
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
         raise SystemExit(130) from None

@@ -173,6 +173,8 @@ class Mechanism:
             raise AttnbenchError(f"causal is no, capable or only, got {self.causal!r}")
         if not isinstance(self.requires, tuple) or not all(isinstance(name, str) for name in self.requires):
             raise AttnbenchError(f"requires is a tuple of package names, got {self.requires!r}")
+        if not isinstance(self.presets, Mapping):
+            raise AttnbenchError(f"presets maps names to values of options, got {self.presets!r}")
 
 
 @dataclass(frozen=True, kw_only=True)

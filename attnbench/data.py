@@ -44,6 +44,11 @@ def data_key(plugin: Plugin, options: Any) -> str:
     return hashlib.sha256(canonical(shaped_by).encode()).hexdigest()[:12]
 
 
+def folder_of(plugin: Plugin, options: Any) -> Path:
+    """Where the set lies when it is prepared."""
+    return home() / plugin.name / f"{data_key(plugin, options)}-{DATA_FORMAT}"
+
+
 @dataclass(frozen=True)
 class TaskData:
     """A prepared task. `card` holds counts, label shares, lengths, the scores of trivial predictors, content hashes.
@@ -52,9 +57,9 @@ class TaskData:
     """
 
     key: str
-    folder: Path
     splits: dict[str, Split]
     card: dict[str, Any]
+    folder: Path = Path()
 
 
 @dataclass(frozen=True)
@@ -73,14 +78,14 @@ def load(plugin: Plugin, options: Any, source: Path | None = None, workers: int 
         AttnbenchError: the preparation failed or its result does not fit the task's declaration.
     """
     key = data_key(plugin, options)
-    folder = home() / plugin.name / f"{key}-{DATA_FORMAT}"
+    folder = folder_of(plugin, options)
     if not _is_whole(folder):
         with _alone(folder):
             if not _is_whole(folder):
                 _prepare(plugin, options, source, folder, workers)
     splits = {name: read_split(folder / name, plugin.object.head(options)) for name in SPLITS}
     card = json.loads((folder / "card.json").read_text("utf-8"))
-    return TaskData(f"{key}-{card['sha256'][:12]}" if card["from_files"] else key, folder, splits, card)
+    return TaskData(f"{key}-{card['sha256'][:12]}" if card["from_files"] else key, splits, card, folder)
 
 
 def verify(prepared: TaskData, plugin: Plugin, options: Any) -> dict[str, Any]:

@@ -60,7 +60,8 @@ def _cores() -> int:
 @app.command(
     epilog="Examples:  attnbench data prepare pathfinder   |   "
     "attnbench data prepare pathfinder --set examples=2000 --seed 7   |   "
-    "attnbench data prepare pathfinder --from lra_release   then   attnbench run ... --set origin=files"
+    "attnbench data prepare pathfinder --from lra_release   |   "
+    "attnbench run -m dense -t pathfinder --set origin=files"
 )
 def prepare(
     task: Task,
@@ -80,7 +81,7 @@ def prepare(
     _show({**prepared.card, "folder": str(prepared.folder)}, as_json_)
 
 
-@app.command(epilog="Example:  attnbench data verify pathfinder --set examples=10000")
+@app.command(epilog="Examples:  attnbench data verify pathfinder --set examples=10000")
 def verify(
     task: Task,
     set_: Set = [],  # noqa: B006
@@ -97,7 +98,7 @@ def verify(
 
 
 @app.command(
-    epilog="Example:  attnbench data export pathfinder --set level=hard --set resolution=32 --set examples=2000 "
+    epilog="Examples:  attnbench data export pathfinder --set level=hard --set resolution=32 --set examples=2000 "
     "--seed 7 --to DIR"
 )
 def export(

@@ -29,16 +29,24 @@ class UnknownName(AttnbenchError):
         super().__init__(f"unknown {what} {name!r}{suggestion(name, known)}")
 
 
+def resembles(name: str, known: Iterable[str]) -> list[str]:
+    """Known names that `name` may be a misspelling of, the closest first."""
+    return difflib.get_close_matches(name, sorted(known), n=3, cutoff=0.5)
+
+
 def suggestion(name: str, known: Iterable[str]) -> str:
     """What to append to an error about an unknown name: the closest names, or all when they are few."""
     names = sorted(known)
-    close = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
-    if close:
+    if close := resembles(name, names):
         return f"; did you mean {' or '.join(close)}?"
     if not names:
         return "; there are none"
     shown = ", ".join(names[:20])
     return f"; known: {shown}{', ...' if len(names) > 20 else ''}"
+
+
+class Terminated(BaseException):
+    """SIGTERM came; not an exception a plugin's code may take for a fault."""
 
 
 def one_line(error: BaseException) -> str:
@@ -70,7 +78,7 @@ def blame(what: str) -> Iterator[None]:
         yield
     except (AttnbenchError, OSError, MemoryError):
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         if is_out_of_memory(error):
             raise
         raise AttnbenchError(f"{what}: {describe(error)}") from error
@@ -78,6 +86,6 @@ def blame(what: str) -> Iterator[None]:
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Also for torch, whose CPU allocator raises a RuntimeError and whose CUDA one a class of its own."""
-    return isinstance(error, MemoryError) or any(
-        sign in str(error) for sign in ("can't allocate memory", "CUDA out of memory")
-    )
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return True
+    return any(sign in str(error) for sign in ("can't allocate memory", "CUDA out of memory"))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, PlainSerializer, PydanticUserError, TypeAdapter, ValidationError
+from pydantic.fields import FieldInfo
 
 from attnbench.errors import AttnbenchError, UnknownName, one_line
-from attnbench.record import canonical
 
 
 def _span(value: Any) -> Any:
@@ -48,7 +49,7 @@ def parse(owner: str, options: type, values: Mapping[str, Any], presets: Mapping
     names = field_names(options)
     if "preset" in given and "preset" not in names:
         preset = given.pop("preset")
-        if preset not in presets:
+        if not isinstance(preset, str) or preset not in presets:
             raise UnknownName(f"preset of {owner}", str(preset), presets)
         given = {**presets[preset], **given}
     for key in given:
@@ -56,7 +57,8 @@ def parse(owner: str, options: type, values: Mapping[str, Any], presets: Mapping
             raise UnknownName(f"option of {owner}", key, names)
     try:
         found: Any = TypeAdapter(options).validate_python({**_defaults(options), **given})
-        plain = as_json(found)
+        as_json(found)
+        plain = TypeAdapter(options).dump_python(found)
     except PydanticUserError as error:
         raise AttnbenchError(f"{owner}: its options are no valid dataclass: {str(error).splitlines()[0]}") from None
     except ValidationError as error:
@@ -64,18 +66,25 @@ def parse(owner: str, options: type, values: Mapping[str, Any], presets: Mapping
     except Exception as error:  # a third party's `__post_init__` or type may fail in any way
         raise AttnbenchError(f"{owner}: its options cannot be built or written as JSON: {one_line(error)}") from error
     for name, value in plain.items():
-        try:
-            canonical(value)
-        except ValueError:
-            raise AttnbenchError(f"{owner}: {name}: a finite number, got {value}") from None
+        if not _is_finite(value):
+            raise AttnbenchError(f"{owner}: {name}: a finite number, got {value}")
     return found
+
+
+def _is_finite(value: Any) -> bool:
+    """Also what stands in lists and mappings; where a type says nothing of numbers, JSON would hold null for NaN."""
+    if isinstance(value, Mapping):
+        value = value.values()
+    elif not isinstance(value, (list, tuple, set, frozenset)):
+        return not isinstance(value, float) or math.isfinite(value)
+    return all(map(_is_finite, value))
 
 
 def _defaults(options: type) -> dict[str, Any]:
     """The defaults as if the user had given them, so that one of a wrong type is found."""
     found = {}
     for field in dataclasses.fields(options):
-        if not field.init:
+        if not field.init or isinstance(field.default, FieldInfo):  # pydantic knows the default of its own Field
             continue
         if field.default is not dataclasses.MISSING:
             found[field.name] = field.default

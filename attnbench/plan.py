@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any
 
 from attnbench import protocol as protocols
 from attnbench import registry
-from attnbench.contracts import Cell, Mechanism, NoOptions, Regularizer, TagTokens, Task, Tokens
-from attnbench.errors import AttnbenchError, UnknownName, Unsupported, blame
+from attnbench.contracts import Cell, Head, Mechanism, NoOptions, Regularizer, TagTokens, Task, Tokens
+from attnbench.errors import AttnbenchError, UnknownName, Unsupported, blame, resembles
 from attnbench.options import as_json, field_names, parse
 from attnbench.protocol import SECTIONS, Resolved
 from attnbench.record import PluginSpec
@@ -100,10 +101,12 @@ def make(
         AttnbenchError: any name, key, value or combination that cannot be (one line, with what to do).
         Unsupported: a plugin needs a package that is not installed.
     """
-    if not isinstance(seed, int) or seed < 0:
+    if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
         raise AttnbenchError(f"seed is a whole number from 0 on, got {seed!r}")
     if odd := [key for key in settings or {} if not isinstance(key, str)]:
         raise AttnbenchError(f"the names of options are text, got {odd[0]!r}")
+    if not isinstance(regularizer, str | None):
+        raise AttnbenchError(f'a regularizer is named by text such as "sar" or "sar+rdrop", got {regularizer!r}')
     base, regularizer_names, label = _cell(mechanism, regularizer)
     task_plugin = registry.load("tasks", task)
     regularizer_plugins = [registry.load("regularizers", name) for name in regularizer_names]
@@ -113,7 +116,7 @@ def make(
     _check_names(rules, base, task_plugin)
     task_rules = rules.rules(task_plugin.name)
     mechanism_fields = field_names(base.object.options)
-    preset = base.object.presets.get(divided["mechanism"].get("preset"), {})
+    preset = base.object.presets.get(str(divided["mechanism"].get("preset", "")), {})
     shared = {k: v for k, v in task_rules.attention.items() if k in mechanism_fields and k not in preset}
     resolved = protocols.resolve(rules, task_plugin.name, {section: divided[section] for section in SECTIONS})
     plan = Plan(
@@ -132,31 +135,32 @@ def _check_names(rules: protocols.Protocol, mechanism: Plugin, task: Plugin) -> 
     """A misspelt name in a protocol would change nothing, in silence."""
     tasks = {*registry.names("tasks"), task.name}
     for name in rules.tasks:
-        if name not in tasks:
+        if name not in tasks and resembles(name, tasks):  # others may be files or packages that are not here
             raise UnknownName(f"task in protocol {rules.name}", name, tasks)
     unknown = set(rules.rules(task.name).attention) - set(field_names(mechanism.object.options))
-    if unknown:
-        known = _options_of_all_mechanisms()
-        for key in sorted(unknown - known):
-            raise UnknownName(f"option of every mechanism in protocol {rules.name}, tasks.{task.name}", key, known)
+    for kind_of_home in (True, False):  # third parties' code is run only for a key that no built-in one has
+        known = _options_of_mechanisms(built_in=kind_of_home) if unknown else set()
+        unknown -= known
+        for key in unknown:
+            if resembles(key, known):
+                raise UnknownName(f"option of any mechanism in protocol {rules.name}, tasks.{task.name}", key, known)
 
 
-def _options_of_all_mechanisms() -> set[str]:
+def _options_of_mechanisms(*, built_in: bool) -> set[str]:
     found: set[str] = set()
     for name in registry.names("mechanisms"):
         try:
-            plugin = registry.load("mechanisms", name)
+            if (registry.home("mechanisms", name).how == "built-in") is built_in:
+                plugin = registry.load("mechanisms", name)
+                found |= set(field_names(getattr(plugin.object, "options", NoOptions)))
         except AttnbenchError:  # broken, or of a package that is not there: not this run's concern
             continue
-        found |= set(field_names(getattr(plugin.object, "options", NoOptions)))
     return found
 
 
 def _refuse_dead(plan: Plan) -> None:
     """Combinations in which something that was asked for could change nothing."""
-    task: Task = plan.task.plugin.object
-    with blame(f"task {plan.task.plugin.name}"):
-        head, length = task.head(plan.task.options), task.max_length(plan.task.options)
+    head, length = _described(plan.task)
     if isinstance(head, TagTokens) and plan.rules.model.pooling != "mean":
         raise AttnbenchError(
             f"{plan.task.plugin.name} asks at every token, so model.pooling={plan.rules.model.pooling} pools nothing; "
@@ -172,6 +176,20 @@ def _refuse_dead(plan: Plan) -> None:
             reason = choice.plugin.object.idle(choice.options, plan.rules.model.dropout)
         if reason:
             raise AttnbenchError(f"{choice.plugin.name}: {reason}")
+
+
+def _described(choice: Choice) -> tuple[Head, int]:
+    """The head and the longest input of a task."""
+    task: Task = choice.plugin.object
+    name, options = choice.plugin.name, choice.options
+    with blame(f"task {name}"):
+        head, vocab, length = task.head(options), task.vocab(options), task.max_length(options)
+    if not isinstance(head, Head):
+        raise AttnbenchError(f"task {name}: head returned a {type(head).__name__}, not Classify, Match or TagTokens")
+    for what, count in {"vocab": vocab, "max_length": length}.items():
+        if not isinstance(count, Integral) or count < 1:  # of numpy too
+            raise AttnbenchError(f"task {name}: {what} returned {count!r}, not a whole number from 1 on")
+    return head, length
 
 
 def _cell(reference: str, regularizer: str | None) -> tuple[Plugin, list[str], str]:

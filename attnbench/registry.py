@@ -236,7 +236,7 @@ def _load_entry_point(kind: str, name: str, where: Home) -> Plugin:
         value = functools.reduce(getattr, (point.attr or KINDS[kind][0]).split("."), module)
     except AttributeError:
         raise AttnbenchError(f"{where}: {point.module} has no {point.attr!r}") from None
-    return _checked(kind, name, value, where, _defining_module(value, module))
+    return _checked(kind, name, value, where, module, _defining_module(value, module))
 
 
 def _load_class(reference: str) -> Plugin:
@@ -257,6 +257,8 @@ def _load_class(reference: str) -> Plugin:
 def _defining_module(value: Any, named: ModuleType) -> ModuleType:
     """Where a plugin's code stands: an entry point may name a package that only passes the plugin on."""
     build = next((getattr(value, part) for part in ("build", "prepare", "loss") if hasattr(value, part)), None)
+    while isinstance(build, functools.partial):  # which would name functools
+        build = build.func
     return sys.modules.get(getattr(build, "__module__", ""), named)
 
 
@@ -271,7 +273,7 @@ def _is_frozen(options: type) -> bool:
     return bool(getattr(options, "__dataclass_params__").frozen)  # noqa: B009  mypy does not know it
 
 
-def _checked(kind: str, name: str, value: Any, where: Home, module: ModuleType) -> Plugin:
+def _checked(kind: str, name: str, value: Any, where: Home, *modules: ModuleType) -> Plugin:
     variable, types = KINDS[kind]
     if not isinstance(value, types):
         wanted = " or ".join(t.__name__ for t in types)
@@ -281,4 +283,4 @@ def _checked(kind: str, name: str, value: Any, where: Home, module: ModuleType) 
         raise AttnbenchError(f"{where}: options is no frozen dataclass; write @dataclass(frozen=True, kw_only=True)")
     if not isinstance(getattr(value, "version", 1), int):
         raise AttnbenchError(f"{where}: version is no whole number")
-    return Plugin(kind, name, value, where, source_sha(module))
+    return Plugin(kind, name, value, where, source_sha(*modules))

@@ -64,7 +64,7 @@ def run(
         AttnbenchError: a fault of the request. A run that fails gives a record with its status instead.
     """
     plan = make(mechanism, task, seed=seed, regularizer=regularizer, protocol=protocol, settings=options)
-    if max_seconds is not None and not max_seconds > 0:
+    if max_seconds is not None and not (isinstance(max_seconds, (int, float)) and max_seconds > 0):
         raise AttnbenchError(f"max_seconds is a time above 0, or None, got {max_seconds!r}")
     asked = {"seed": seed, "regularizer": regularizer, "protocol": protocol, "options": options}
     usual = {"seed": 0, "regularizer": None, "protocol": "quick", "options": None}
@@ -143,7 +143,7 @@ def _train(
         return _store(plan, spec, settings, started, stopped.status, stopped.reason, trainer=trainer, cost=cost)
     except Interrupted:
         raise
-    except Exception as error:  # noqa: BLE001  a mechanism may fail in any way; the record says how and where
+    except (Exception, SystemExit) as error:  # noqa: BLE001  a mechanism may fail in any way; the record says how and where
         if not is_out_of_memory(error):
             reason = f"step {trainer.step}: {describe(error)}"
             return _store(plan, spec, settings, started, "failed", reason, trainer=trainer)
@@ -165,7 +165,9 @@ def _check_device(device: str, plan: Plan) -> None:
         raise AttnbenchError("--device cuda: PyTorch sees no CUDA device here; use --device cpu")
     room = shift_room(plan.tokens)
     for choice in plan.regularizers:
-        if choice.plugin.object.max_shift(choice.options) > room:
+        with blame(f"regularizer {choice.plugin.name}: max_shift"):
+            fits = choice.plugin.object.max_shift(choice.options) <= room
+        if not fits:
             raise AttnbenchError(f"{choice.plugin.name}: shift goes beyond {room}, the rows kept free for it")
 
 

@@ -28,9 +28,8 @@ _STATUS_HELP = {
 
 def put(table: Table) -> None:
     """Prints to stdout: fitted to a terminal; elsewhere whole lines, so that nothing is cut off what reads them."""
-    console = Console(highlight=False)
-    if console.is_terminal:
-        console.print(table)
+    if sys.stdout.isatty():  # rich would take FORCE_COLOR for a terminal of 80 columns
+        Console(highlight=False).print(table)
         return
     wide = io.StringIO()
     Console(highlight=False, width=_WIDE, file=wide).print(table)

@@ -8,17 +8,16 @@ from pathlib import Path
 from types import ModuleType
 
 
-def source_sha(module: ModuleType) -> str:
-    """Hash of the module's file and of those it imports relatively, to any depth, in a fixed order."""
-    start = getattr(module, "__file__", None)
-    if start is None or not start.endswith(".py"):
-        return "unknown"
-    return sha_of(Path(start))
+def source_sha(*modules: ModuleType) -> str:
+    """Hash of the modules' files and of those they import relatively, to any depth, in a fixed order."""
+    files = [getattr(module, "__file__", None) or "" for module in modules]
+    written = [Path(file) for file in files if file.endswith(".py")]
+    return sha_of(*written) if written else "unknown"
 
 
-def sha_of(start: Path) -> str:
+def sha_of(*starts: Path) -> str:
     seen: set[Path] = set()
-    todo = [start]
+    todo = list(starts)
     while todo:
         path = todo.pop()
         if path not in seen:

@@ -159,7 +159,9 @@ def load_records(path: Path | str) -> pd.DataFrame:
     records, problems = Store(Path(path)).read_all()
     for problem in problems:
         warnings.warn(problem, stacklevel=2)
-    return pd.DataFrame([_row(file, record) for file, record in records], columns=list(_COLUMNS)).astype(_COLUMNS)
+    rows = [_row(file, record) for file, record in records]
+    # column by column, since pandas guesses that text is UTF-8, and a label from elsewhere may not be
+    return pd.DataFrame({name: pd.Series([row.get(name) for row in rows], dtype=t) for name, t in _COLUMNS.items()})
 
 
 _COLUMNS = {

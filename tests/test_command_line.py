@@ -6,15 +6,20 @@ import csv
 import io
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from factories import make_record
 
 import attnbench
 from attnbench import cli
+from attnbench.store import Store
 
 TINY_MODEL = ["--set=model.dim=16", "--set=model.layers=1", "--set=budget.steps=3", "--set=budget.batch=8"]
 TINY_TASK = ["train=200", "validation=40", "test=60", "length=16", "distance=2"]
@@ -184,7 +189,7 @@ def test_a_package_offers_a_mechanism_a_task_and_a_regularizer_by_entry_points(t
 
     listed = {row["name"]: row["home"] for row in json.loads(start("list", "--json").stdout)}
     assert listed["by_hand"] == "package" and listed["dense"] == "built-in"
-    done = start("run", "-m", "by_hand", "-t", "my_recall", "-r", "mine", "--json", *TINY)
+    done = start("run", "-m", "by_hand", "-t", "my_recall", "-r", "mine", "--json", "--set=model.dropout=0.1", *TINY)
     assert done.returncode == 0, done.stderr
     record = json.loads(done.stdout)
     assert record["label"] == "by_hand+mine" and record["spec"]["task"]["name"] == "my_recall"
@@ -290,24 +295,19 @@ def test_a_broken_file_is_one_line(call: Call, tmp_path: Path, source: str, said
 
 
 @pytest.mark.parametrize(
-    ("body", "code", "said"),
+    ("body", "said"),
     [
-        ("raise KeyError('lost')", 1, "KeyError: 'lost' (odd.py:"),
-        ("return v[:, :, :1]", 2, "the mechanism returned (8, 1, 16) for rows of shape (8, 16, 16)"),
-        ("return None", 1, "AttributeError: 'NoneType'"),
+        ("raise KeyError('lost')", "KeyError: 'lost' (odd.py:"),
+        ("return v[:, :, :1]", "the mechanism returned (8, 1, 16) for rows of shape (8, 16, 16)"),
+        ("return None", "AttributeError: 'NoneType'"),
     ],
 )
-def test_a_mechanism_that_breaks_is_a_failed_run_or_one_line(
-    call: Call, tmp_path: Path, body: str, code: int, said: str
-) -> None:
+def test_a_mechanism_that_breaks_is_a_failed_run(call: Call, tmp_path: Path, body: str, said: str) -> None:
     (tmp_path / "odd.py").write_text(MINE.replace("return scores.softmax(-1) @ v", body))
     found = call("run", "-m", "./odd.py", "-t", "recall", "--json", *TINY)
-    assert found.code == code and "Traceback" not in found.err
-    if code == 1:
-        record = json.loads(found.out)
-        assert record["status"] == "failed" and record["reason"].startswith(f"step 0: {said}")
-    else:
-        assert found.err.strip().splitlines()[-1] == f"error: {said}"
+    assert found.code == 1 and "Traceback" not in found.err
+    record = json.loads(found.out)
+    assert record["status"] == "failed" and record["reason"].startswith(f"step 0: {said}")
 
 
 @pytest.mark.parametrize(
@@ -329,3 +329,161 @@ def test_a_results_folder_that_cannot_be_is_refused_before_training(call: Call, 
     (tmp_path / "file").write_text("x")
     found = call("run", "-m", "dense", "-t", "recall", "--results", "file/results", *TINY)
     assert found.code == 2 and found.err.count("\n") == 1 and found.err.startswith("error: ")
+
+
+def test_show_knows_the_kind_of_a_file(call: Call, tmp_path: Path) -> None:
+    call("new", "task", "my_task")
+    (tmp_path / "mine.py").write_text(MINE)
+    (tmp_path / "my_loss.py").write_text(
+        "from attnbench import Regularizer\n"
+        "REGULARIZER = Regularizer(summary='by path', paper='x', loss=lambda o: None)\n"
+    )
+    shown = {name: json.loads(call("show", f"./{name}.py", "--json").out) for name in ("my_task", "mine", "my_loss")}
+    assert shown["my_task"]["head"].startswith("Classify") and shown["my_loss"]["summary"] == "by path"
+    assert shown["mine"]["summary"] == "Softmax attention by hand"
+    broken = call("show", "torch.nn:Identitty")
+    assert broken.code == 2 and "did you mean Identity" in broken.err
+
+
+@pytest.mark.parametrize(
+    ("request_", "said"),
+    [
+        (["dense", "--set", "model.heads=3"], "heads=3 does not divide dim=64"),
+        (["dense", "--device", "cuda"], "PyTorch sees no CUDA device here"),
+        (["hst", "-r", "sar", "--set", "sar.shift=65"], "shift goes beyond 64"),
+        (["./odd.py"], "mechanism odd: building it failed: ZeroDivisionError"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_a_dry_run_refuses_what_a_run_refuses(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request_: list[str], said: str
+) -> None:
+    """Though it prepares no data, it builds the model."""
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    (tmp_path / "odd.py").write_text(MINE.replace("Mixer(shape)", "1 / 0"))
+    whole, dry = (call("run", "-t", "recall", "-m", *request_, *more) for more in ([], ["--dry-run"]))
+    assert whole.code == dry.code == 2 and said in dry.err and dry.err == whole.err and dry.out == ""
+
+
+def test_a_dry_run_tells_of_the_model_that_a_run_builds(call: Call) -> None:
+    built = json.loads(call("run", "-m", "hst", "-t", "recall", "--dry-run", "--json", *TINY).out)["built"]
+    record = json.loads(call("run", "-m", "hst", "-t", "recall", "--json", *TINY).out)
+    assert built["attention path"] == record["spec"]["mechanism"]["implementation"]
+    assert all(built[name] == record["cost"][name] for name in ("params_total", "params_mixer"))
+
+
+def test_what_cannot_run_here_cannot_run_dry(call: Call, tmp_path: Path) -> None:
+    (tmp_path / "needs.py").write_text(MINE.replace('paper="mine",', 'paper="mine", requires=("no_such_package",),'))
+    said = call("run", "-m", "./needs.py", "-t", "recall", "--dry-run")
+    assert said.code == 2 and "needs the package no_such_package" in said.err and said.out == ""
+
+
+LONG = "word " * 60 + "end"
+
+
+@pytest.mark.parametrize(
+    "arguments", [["list", "runs"], ["show", "./wide.py"], ["run", "-m", "./wide.py", "-t", "recall", "--dry-run"]]
+)
+def test_what_is_piped_has_whole_lines(tmp_path: Path, arguments: list[str]) -> None:
+    """However narrow the terminal beside the pipe, and with colours forced, as many CI services do."""
+    record = make_record(label=LONG)
+    Store(tmp_path / "results").write(record)
+    options = f"from dataclasses import dataclass\n@dataclass(frozen=True)\nclass Options:\n    text: str = {LONG!r}\n"
+    (tmp_path / "wide.py").write_text(options + MINE.replace('paper="mine",', 'paper="mine", options=Options,'))
+    done = subprocess.run(
+        [sys.executable, "-m", "attnbench", *arguments],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "ATTNBENCH_RESULTS": "results", "COLUMNS": "40", "FORCE_COLOR": "1"},
+    )
+    assert done.returncode == 0, done.stderr
+    line = next((line for line in done.stdout.splitlines() if LONG in line), "cut")
+    if arguments[0] == "list":
+        assert all(part in line for part in (record.id, "recall", "quick", "ok", "0.8000"))
+    else:
+        assert "options.text" in line
+    assert all(line == line.rstrip() for line in done.stdout.splitlines())
+
+
+def test_a_label_that_is_no_valid_text_breaks_nothing(call: Call, tmp_path: Path) -> None:
+    """A lone surrogate: JSON can hold it, and no terminal can be sent it."""
+    results = tmp_path / "results"
+    Store(results).write(make_record(label="odd\ud800", mechanism="odd\udcff"))
+    Store(results).write(make_record(label="dense"))
+    listed = call("list", "runs")
+    assert listed.code == 0 and "odd\\ud800" in listed.out and " dense " in listed.out
+    for arguments in (["report"], ["report", "--format", "csv"], ["report", "--json"], ["list", "runs", "--json"]):
+        said = call(*arguments)
+        assert (said.code, said.err) == (0, "") and "odd" in said.out and "dense" in said.out
+    assert sorted(attnbench.load_records(results)["label"]) == ["dense", "odd\ud800"]
+
+
+FAULTS = [KeyError("one\ntwo"), RuntimeError("one\ntwo"), MemoryError("one\ntwo"), RecursionError("one\ntwo")]
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: type(fault).__name__)
+def test_a_fault_nobody_foresaw_is_one_line_unless_all_of_it_is_asked_for(
+    call: Call, monkeypatch: pytest.MonkeyPatch, fault: Exception
+) -> None:
+    def breaks(*arguments: object) -> None:
+        raise fault
+
+    monkeypatch.setattr(cli.scaffold, "create", breaks)
+    monkeypatch.delenv("ATTNBENCH_DEBUG", raising=False)
+    said = call("new", "mechanism", "mine")
+    assert (said.code, said.out, said.err.count("\n")) == (2, "", 1)
+    assert said.err.startswith(f"error: {type(fault).__name__}: ") and "ATTNBENCH_DEBUG=1 shows where" in said.err
+    assert "(test_command_line.py:" in said.err
+    monkeypatch.setenv("ATTNBENCH_DEBUG", "1")
+    with pytest.raises(type(fault)):
+        call("new", "mechanism", "mine")
+
+
+def test_a_tilde_in_the_results_folder_is_the_home(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Store(tmp_path / "kept").write(make_record())
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert len(json.loads(call("list", "runs", "--json", "--results", "~/kept").out)) == 1
+    monkeypatch.setenv("ATTNBENCH_RESULTS", "~/kept")
+    assert "dense" in call("report").out
+    assert len(attnbench.load_records("~/kept")) == 1
+
+
+SLOW = """
+import time
+import datasets
+from attnbench.contracts import Classify, Source, Task
+
+def prepare(options, preparation):
+    part = preparation.folder / "part.txt"
+    if not part.exists():
+        part.write_text("from the first time")
+        while True:
+            time.sleep(0.05)
+    preparation.note(f"found: {part.read_text()}")
+    rows = {"tokens": [[1, 2]] * 20, "label": [0, 1] * 10}
+    return datasets.DatasetDict({n: datasets.Dataset.from_dict(rows) for n in ("train", "validation", "test")})
+
+TASK = Task(summary="x", source=Source(citation="x", licence="x"), head=lambda o: Classify(2), vocab=lambda o: 3,
+            max_length=lambda o: 2, prepare=prepare)
+"""
+
+
+def test_a_preparation_that_was_terminated_goes_on_with_what_it_wrote(tmp_path: Path) -> None:
+    (tmp_path / "slow.py").write_text(SLOW)
+    command = [sys.executable, "-m", "attnbench", "run", "-m", "dense", "-t", "./slow.py", *TINY_MODEL]
+    place: dict[str, Any] = {"cwd": tmp_path, "env": {**os.environ, "ATTNBENCH_DATA": str(tmp_path / "data")}}
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **place)
+    try:
+        deadline = time.monotonic() + 120
+        while not (parts := list(tmp_path.glob("data/slow/*.partial/files/part.txt"))):
+            assert process.poll() is None and time.monotonic() < deadline
+            time.sleep(0.02)
+        process.send_signal(signal.SIGTERM)
+        out, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert (process.returncode, out) == (143, "") and "Traceback" not in err and parts[0].is_file()
+    again = subprocess.run(command, capture_output=True, text=True, timeout=120, **place)
+    assert again.returncode == 0 and "going on" in again.stderr, again.stderr
+    assert "found: from the first time" in again.stderr

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import os
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +19,7 @@ from sklearn.datasets import load_digits
 
 from attnbench import data, registry
 from attnbench.contracts import NO_TARGET, Classify, Head, Match, Source, TagTokens, Task
-from attnbench.errors import AttnbenchError
+from attnbench.errors import AttnbenchError, Terminated, Unsupported
 from attnbench.options import parse
 from attnbench.registry import Home, Plugin
 
@@ -121,7 +124,7 @@ def test_a_preparation_that_breaks_leaves_nothing_to_trust(tmp_path: Path) -> No
 
     with pytest.raises(AttnbenchError, match="disk is gone"):
         load(plugin(breaks))
-    assert list((tmp_path / "cache" / "made_up").iterdir()) == []
+    assert kept(tmp_path) == []
     assert len(load(made_up()).splits["train"]) == 3
 
 
@@ -292,7 +295,7 @@ def test_a_baseline_that_breaks_is_one_line_and_nothing_is_kept(tmp_path: Path, 
     with pytest.raises(AttnbenchError) as caught:
         load(which)
     assert "\n" not in str(caught.value) and "made_up" in str(caught.value)
-    assert list((tmp_path / "cache" / "made_up").iterdir()) == []
+    assert kept(tmp_path) == []
 
 
 def test_a_preparation_that_raises_says_how_and_where() -> None:
@@ -306,37 +309,110 @@ def test_a_preparation_that_raises_says_how_and_where() -> None:
 
 def test_a_folder_without_a_card_is_not_trusted(tmp_path: Path) -> None:
     """Left by an older version, a copy that was cut off, or a hand that removed files."""
-    folder = tmp_path / "cache" / "made_up" / data.data_key(made_up(), made_up().object.options())
+    folder = data.folder_of(made_up(), made_up().object.options())
     (folder / "train").mkdir(parents=True)
     (folder / "train" / "data.arrow").write_text("half")
     assert len(load(made_up()).splits["train"]) == 3
 
 
-def test_a_set_that_another_process_finished_meanwhile_is_taken(tmp_path: Path) -> None:
-    """Two runs start at once on an empty cache; both must read whole sets, and one is kept."""
+def test_a_set_that_another_prepares_is_waited_for_and_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two runs start at once on an empty cache. Here they are threads: each has a lock of its own, as a process has."""
+    started, waits, calls = threading.Event(), threading.Event(), []
 
     def slow(options: Any, preparation: Any) -> datasets.DatasetDict:
-        if not hasattr(slow, "inner"):
-            slow.inner = True  # type: ignore[attr-defined]
-            load(which)
+        calls.append(1)
+        started.set()
+        assert waits.wait(30), "the second one never waited"
         return splits(train=GOOD, validation=GOOD, test=GOOD)
 
+    monkeypatch.setattr(data, "say", lambda text: waits.set() if text.startswith("waiting: ") else None)
     which = plugin(slow)
-    assert len(load(which).splits["train"]) == 3
-    assert [path.name for path in (tmp_path / "cache" / "made_up").iterdir()] == [data.data_key(which, _options(which))]
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(load, which)
+        assert started.wait(30)
+        second = pool.submit(load, which)
+        assert [len(one.result(60).splits["train"]) for one in (first, second)] == [3, 3]
+    assert calls == [1] and kept(tmp_path) == [data.folder_of(which, _options(which)).name]
+
+
+def kept(tmp_path: Path) -> list[str]:
+    """What lies in the cache of the task, but for locks."""
+    return sorted(path.name for path in (tmp_path / "cache" / "made_up").iterdir() if path.suffix != ".lock")
 
 
 def _options(which: Plugin) -> Any:
     return which.object.options()
 
 
-def test_files_that_a_preparation_writes_are_kept(tmp_path: Path) -> None:
-    def writes(options: Any, preparation: Any) -> datasets.DatasetDict:
-        (preparation.folder / "labels.txt").write_text("a b")
-        return splits(train=GOOD, validation=GOOD, test=GOOD)
+def interrupted(fault: BaseException | None) -> tuple[Plugin, list[list[str]]]:
+    """A preparation that writes a file and ends in `fault` (None: in a wrong result) the first time it is started.
 
-    load(plugin(writes))
-    assert [path.read_text() for path in (tmp_path / "cache").rglob("files/labels.txt")] == ["a b"]
+    The list shows which files each start found.
+    """
+    found: list[list[str]] = []
+
+    def prepare(options: Any, preparation: Any) -> Any:
+        found.append(sorted(path.name for path in preparation.folder.iterdir()))
+        (preparation.folder / f"{len(found)}.bin").write_bytes(b"x")
+        if len(found) > 1:
+            return splits(train=GOOD, validation=GOOD, test=GOOD)
+        if fault is not None:
+            raise fault
+        return None
+
+    return plugin(prepare), found
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [KeyboardInterrupt(), Terminated(), OSError(errno.ENOSPC, "no space left")],
+    ids=lambda f: type(f).__name__,
+)
+def test_files_of_a_preparation_that_was_cut_off_are_there_the_next_time(tmp_path: Path, fault: BaseException) -> None:
+    which, found = interrupted(fault)
+    with pytest.raises(type(fault)):
+        load(which)
+    key = data.folder_of(which, _options(which)).name
+    assert kept(tmp_path) == [f"{key}.partial"], "nothing that could be taken for a whole set"
+    load(which)
+    assert found == [[], ["1.bin"]] and kept(tmp_path) == [key]
+    assert list((tmp_path / "cache").rglob("*.bin")) == [], "they go when the set is whole"
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [AttnbenchError("no"), Unsupported("no"), KeyError("no"), SystemExit(0), MemoryError(), None],
+    ids=lambda fault: type(fault).__name__,
+)
+def test_files_of_a_preparation_at_fault_are_cleared(tmp_path: Path, fault: Exception | None) -> None:
+    """They may be what is wrong."""
+    which, found = interrupted(fault)
+    with pytest.raises((AttnbenchError, MemoryError)):
+        load(which)
+    assert kept(tmp_path) == []
+    load(which)
+    assert found == [[], []]
+
+
+def test_a_split_that_was_half_written_is_written_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fills_the_disk(made: datasets.Dataset, path: str) -> None:
+        Path(path).mkdir()
+        (Path(path) / "half.arrow").write_bytes(b"x")
+        raise OSError(errno.ENOSPC, "no space left")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(datasets.Dataset, "save_to_disk", fills_the_disk)
+        with pytest.raises(OSError, match="no space left"):
+            load(made_up())
+    assert list((tmp_path / "cache").rglob("half.arrow"))
+    assert len(load(made_up()).splits["train"]) == 3
+    assert not list((tmp_path / "cache").rglob("half.arrow"))
+
+
+def test_a_tilde_in_the_name_of_the_cache_is_the_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("ATTNBENCH_DATA", "~/elsewhere")
+    assert data.home() == tmp_path / "elsewhere"
 
 
 def test_what_shapes_nothing_leaves_the_key_alone() -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import PositiveInt
+from pydantic import Field, PositiveInt
 
 from attnbench.errors import AttnbenchError, UnknownName
 from attnbench.options import Span, as_json, field_names, parse
@@ -119,13 +119,74 @@ class Unknown:
     thing: Nowhere = 3  # type: ignore[name-defined]  # noqa: F821  as after an import under TYPE_CHECKING
 
 
-class NoDataclass:
+@dataclass(frozen=True)
+class WrongDefault:
+    size: PositiveInt = 0
+
+
+@dataclass(frozen=True)
+class OtherDefault:
+    size: int = "many"  # type: ignore[assignment]
+
+
+@dataclass(frozen=True)
+class NoJson:
+    size: Any = lambda: 3
+
+
+@dataclass(frozen=True)
+class NoJsonMade:
+    size: Any = field(default_factory=object)
+
+
+@dataclass(frozen=True)
+class Raises:
     size: int = 3
 
+    def __post_init__(self) -> None:
+        raise KeyError("first\nsecond")
 
-@pytest.mark.parametrize("options", [Opaque, Unknown, NoDataclass])
+
+@dataclass(frozen=True)
+class RaisesDefault:
+    size: int = field(default_factory=lambda: 1 // 0)
+
+
+@pytest.mark.parametrize(
+    "options", [Opaque, Unknown, WrongDefault, OtherDefault, NoJson, NoJsonMade, Raises, RaisesDefault]
+)
 def test_options_that_a_plugin_got_wrong_are_one_line(options: type) -> None:
     assert refused({}, options).startswith("mechanism x: ")
+
+
+@dataclass(frozen=True)
+class Nested:
+    anything: Any = 1
+    rates: tuple[float, ...] = ()
+    table: dict[str, list[float]] = field(default_factory=dict)
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("-inf")])
+@pytest.mark.parametrize("name", ["anything", "rates", "table"])
+def test_a_number_that_json_lacks_is_refused_however_deep_it_stands(name: str, number: float) -> None:
+    values = {"anything": [{"a": number}], "rates": (1.0, number), "table": {"a": [1.0, number]}}
+    assert refused({name: values[name]}, Nested).startswith(f"mechanism x: {name}: a finite number, got ")
+
+
+@pytest.mark.parametrize("value", [[], {}, {"a": [1]}, object(), 3j, b"x"], ids=range(6))
+@pytest.mark.parametrize("name", ["size", "word", "shift", "preset"])
+def test_a_value_of_no_sense_at_all_is_one_line(name: str, value: Any) -> None:
+    assert "mechanism x" in refused({name: value})
+
+
+@dataclass(frozen=True)
+class Described:
+    size: int = Field(default=3, ge=1)
+
+
+def test_a_default_may_stand_in_a_field_of_pydantic() -> None:
+    assert parse("mechanism x", Described, {}).size == 3
+    assert "size: Input should be greater than or equal to 1" in refused({"size": 0}, Described)
 
 
 def test_a_plugin_that_explains_itself_in_several_lines_still_gets_one() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from torch import nn
@@ -145,7 +146,7 @@ def test_sar_is_refused_where_masks_or_length_do_not_allow_it(tmp_path: Path, ar
     path.write_text(MECHANISM.format(more="", arguments=arguments))
     with pytest.raises(Unsupported, match=said):
         plan.check_runnable(plan.make(str(path), "recall", regularizer="sar"))
-    plan.check_runnable(plan.make(str(path), "recall", regularizer="rdrop"))
+    plan.check_runnable(plan.make(str(path), "recall", regularizer="rdrop", settings={"dropout": 0.1}))
 
 
 def test_the_source_hash_covers_private_neighbours_and_no_line_ends(tmp_path: Path) -> None:
@@ -241,7 +242,7 @@ def test_ernie_sparse_and_hst_with_sar_share_one_cell() -> None:
         )
     }
     assert len(hashes) == 1
-    other = plan.make("hst", "recall", regularizer="rdrop")
+    other = plan.make("hst", "recall", regularizer="rdrop", settings={"dropout": 0.1})
     assert runner._spec(other, other.task.plugin.object, "key", "reference").hash not in hashes
 
 
@@ -268,14 +269,15 @@ def test_a_preset_the_user_asks_for_wins_over_the_protocol(tmp_path: Path) -> No
 
 
 def test_a_sum_of_regularizers_has_the_options_of_both() -> None:
-    made = plan.make("dense", "recall", regularizer="sar+rdrop", settings={"sar.alpha": 2, "rdrop.alpha": "3"})
+    settings = {"sar.alpha": 2, "rdrop.alpha": "3", "model.dropout": 0.1}
+    made = plan.make("dense", "recall", regularizer="sar+rdrop", settings=settings)
     assert made.label == "dense+sar+rdrop"
     assert [choice.options.alpha for choice in made.regularizers] == [2.0, 3.0]
     with pytest.raises(AttnbenchError, match=r"ambiguous: write sar.alpha or rdrop.alpha"):
         plan.make("dense", "recall", regularizer="sar+rdrop", settings={"alpha": 2})
 
 
-@pytest.mark.parametrize("regularizer", ["sar+", "+", "sar+none", "none+none", "sar+sar", "sar +rdrop"])
+@pytest.mark.parametrize("regularizer", ["", "sar+", "+", "sar+none", "none+none", "sar+sar", "sar +rdrop"])
 def test_what_is_no_sum_of_regularizers_is_refused(regularizer: str) -> None:
     with pytest.raises(AttnbenchError) as caught:
         plan.make("dense", "recall", regularizer=regularizer)
@@ -299,3 +301,135 @@ def test_cosine_and_rsqrt_by_hand() -> None:
         assert cosine.learning_rate(step) == pytest.approx(expected, abs=1e-12)
     rsqrt = Budget(steps=1000, warmup=25, lr=1.0, schedule="rsqrt")
     assert all(rsqrt.learning_rate(step) ** -2 == pytest.approx((step + 1) / 25) for step in range(25, 1000))
+
+
+# requests that are refused before anything is built
+
+
+def refused(*cell: str, error: type[AttnbenchError] = AttnbenchError, **more: Any) -> str:
+    """The one line that a request is refused with."""
+    with pytest.raises(error) as caught:
+        plan.make(*cell, **more)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("seed", ["x", "1", 1.5, None, -1])
+def test_a_seed_is_a_whole_number(seed: Any) -> None:
+    assert refused("dense", "recall", seed=seed) == f"seed is a whole number from 0 on, got {seed!r}"
+
+
+@pytest.mark.parametrize("key", [3, None, ("model", "dim")])
+def test_names_of_options_are_text(key: Any) -> None:
+    said = refused("dense", "recall", settings={"model.dim": 16, key: 1})
+    assert said == f"the names of options are text, got {key!r}"
+
+
+@pytest.mark.parametrize("preset", [[], {}, 3])
+def test_a_preset_that_is_no_name_is_refused(preset: Any) -> None:
+    assert "unknown preset of mechanism hst" in refused("hst", "recall", settings={"preset": preset})
+
+
+@pytest.mark.parametrize(
+    ("tokens", "said"),
+    [
+        ("None", "tokens returned a NoneType, not Tokens"),
+        ("(1, 0, 0)", "tokens returned a tuple, not Tokens"),
+        ("Tokens(globals=-1)", "tokens: ValueError: Tokens takes no negative number"),
+        ("o.missing", "tokens: AttributeError"),
+    ],
+)
+def test_special_rows_that_are_none_are_one_line_that_names_the_mechanism(
+    tmp_path: Path, tokens: str, said: str
+) -> None:
+    path = tmp_path / "odd.py"
+    path.write_text(MECHANISM.format(more="from attnbench import Tokens\n", arguments=f"tokens=lambda o: {tokens}, "))
+    assert refused(str(path), "recall").startswith(f"mechanism odd: {said}")
+
+
+@pytest.mark.parametrize("pooling", ["cls", "last"])
+def test_a_way_of_pooling_is_refused_where_nothing_is_pooled(pooling: str) -> None:
+    assert f"model.pooling={pooling} pools nothing" in refused("dense", "recall", settings={"pooling": pooling})
+    assert plan.make("dense", "digits", settings={"pooling": pooling}).rules.model.pooling == pooling
+
+
+@pytest.mark.parametrize("mechanism", ["hst", "local"])
+def test_a_block_as_long_as_the_input_is_the_largest(mechanism: str) -> None:
+    settings = {"task.length": 16, "task.distance": 2}
+    assert "block_size=17 is more than the 16 tokens of recall" in refused(
+        mechanism, "recall", settings=settings | {"block_size": 17}
+    )
+    plan.make(mechanism, "recall", settings=settings | {"block_size": 16})
+
+
+@pytest.mark.parametrize(
+    ("regularizer", "options", "said"),
+    [
+        ("rdrop", {}, "rdrop: its two passes differ in their dropout masks only"),
+        ("sar+rdrop", {}, "rdrop: its two passes"),
+        ("sar", {"alpha": 0, "ce_passes": "first", "model.dropout": 0.1}, "sar: with alpha=0 and ce_passes=first"),
+        ("sar", {"shift": 0}, "sar: with shift=0"),
+        ("sar", {"shift": 0, "sar.dropout": "shared", "model.dropout": 0.1}, "sar: with shift=0"),
+        ("sar", {"sar.dropout": "off"}, "sar: dropout=off"),
+        ("sar", {"sar.dropout": "shared"}, "sar: dropout=shared"),
+    ],
+)
+def test_a_regularizer_that_could_change_nothing_is_refused(
+    regularizer: str, options: dict[str, Any], said: str
+) -> None:
+    assert refused("local", "recall", regularizer=regularizer, settings=options).startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("regularizer", "options"),
+    [
+        ("rdrop", {"dropout": 0.1}),
+        ("sar", {}),
+        ("sar", {"shift": "0..1"}),
+        ("sar", {"alpha": 0}),
+        ("sar", {"ce_passes": "first"}),
+        ("sar", {"shift": 0, "model.dropout": 0.1}),
+        ("sar", {"shift": 0, "sar.dropout": "off", "model.dropout": 0.1}),
+        ("sar", {"sar.dropout": "shared", "model.dropout": 0.1}),
+    ],
+)
+def test_a_regularizer_that_changes_something_is_planned(regularizer: str, options: dict[str, Any]) -> None:
+    assert len(plan.make("local", "recall", regularizer=regularizer, settings=options).regularizers) == 1
+
+
+def test_a_regularizer_whose_own_check_breaks_is_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "torn.py"
+    path.write_text(
+        "from attnbench import Regularizer\n"
+        "REGULARIZER = Regularizer(summary='s', paper='p', loss=lambda o: None, idle=lambda o, dropout: o.missing)\n"
+    )
+    assert refused("dense", "recall", regularizer=str(path)).startswith("regularizer torn: idle: AttributeError")
+
+
+TASK = (
+    "from attnbench.contracts import Classify, Source, Task\n"
+    "TASK = Task(summary='s', source=Source(citation='c', licence='l'), prepare=lambda o, p: None,\n"
+    "            **{{'head': lambda o: Classify(2), 'vocab': lambda o: 2, 'max_length': lambda o: 4, '{0}': {1}}})\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("what", "returned", "said"),
+    [
+        ("head", "3", "head returned a int, not Classify, Match or TagTokens"),
+        ("vocab", "None", "vocab returned None, not a whole number from 1 on"),
+        ("vocab", "0", "vocab returned 0"),
+        ("max_length", "'4'", "max_length returned '4'"),
+        ("max_length", "o.missing", "AttributeError"),
+    ],
+)
+def test_a_task_that_does_not_say_what_it_is_is_one_line_that_names_it(
+    tmp_path: Path, what: str, returned: str, said: str
+) -> None:
+    (tmp_path / "vague.py").write_text(TASK.format(what, f"lambda o: {returned}"))
+    assert refused("dense", str(tmp_path / "vague.py")).startswith(f"task vague: {said}")
+
+
+def test_a_task_may_count_with_numpy(tmp_path: Path) -> None:
+    (tmp_path / "counts.py").write_text("import numpy\n" + TASK.format("vocab", "lambda o: numpy.int64(2)"))
+    assert plan.make("dense", str(tmp_path / "counts.py")).task.plugin.name == "counts"

@@ -156,3 +156,30 @@ def test_attention_options_reach_exactly_the_mechanisms_that_have_them(tmp_path:
 def test_a_users_preset_and_the_attention_options_meet(tmp_path: Path) -> None:
     options = plan.make("hst", "recall", protocol=own(tmp_path, ATTENTION), settings={"preset": "literal"})
     assert (options.mechanism.options.block_size, options.mechanism.options.window_blocks) == (4, 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[tasks.recal.model]\ndim = 16\n", "unknown task in protocol mine 'recal'; did you mean recall?"),
+        ("[tasks.digitz.attention]\nblock_size = 4\n", "'digitz'; did you mean digits?"),
+        (
+            "[tasks.recall.attention]\nblok_size = 4\n",
+            "unknown option of any mechanism in protocol mine, tasks.recall 'blok_size'; did you mean block_size",
+        ),
+    ],
+)
+def test_a_misspelt_name_is_refused_since_it_would_change_nothing(tmp_path: Path, text: str, said: str) -> None:
+    assert said in refused(own(tmp_path, text))
+
+
+def test_an_attention_option_that_another_mechanism_has_is_no_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor is a broken plugin that stands beside it; rules for other tasks are theirs to check."""
+    (tmp_path / "plugins" / "mechanisms").mkdir(parents=True)
+    (tmp_path / "plugins" / "mechanisms" / "torn.py").write_text("1 / 0")
+    monkeypatch.setenv("ATTNBENCH_PLUGINS", str(tmp_path / "plugins"))
+    reference = own(tmp_path, "[tasks.recall.attention]\nblock_size = 4\n[tasks.digits.attention]\nblok = 4\n")
+    assert plan.make("dense", "recall", protocol=reference).mechanism.spec()["options"] == {}
+    assert plan.make("local", "recall", protocol=reference).mechanism.options.block_size == 4

@@ -26,6 +26,7 @@ SOURCES = {
     "REGULARIZER = Regularizer(summary='{summary}', paper='p', loss=lambda options: None)\n",
 }
 KINDS = sorted(SOURCES)
+THAWED = "from dataclasses import dataclass\n@dataclass\nclass Thawed:\n    size: int = 3\n"
 
 
 def source(kind: str, summary: str = "s") -> str:
@@ -189,6 +190,36 @@ def test_a_name_with_two_homes_names_both(folder: Path, install: Install) -> Non
     assert registry.load("mechanisms", "local").home.how == "built-in", "the others are still there"
 
 
+def test_a_plugin_folder_that_is_not_there_is_named_and_a_tilde_is_the_home(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "mechanisms" / "theirs.py").write_text(source("mechanisms"))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("ATTNBENCH_PLUGINS", "~/plugins")
+    assert registry.load("mechanisms", "theirs").home.how == "folder"
+    monkeypatch.setenv("ATTNBENCH_PLUGINS", "~/plugin")
+    with pytest.raises(AttnbenchError, match=r"ATTNBENCH_PLUGINS=~/plugin: no such folder") as caught:
+        registry.names("mechanisms")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("annotation", ["", ": object"])
+def test_the_kind_of_a_file_is_seen_without_running_it(tmp_path: Path, kind: str, annotation: str) -> None:
+    path = tmp_path / "some.py"
+    variable = registry.KINDS[kind][0]
+    path.write_text("1 / 0\n" + source(kind).replace(f"{variable} =", f"{variable}{annotation} ="))
+    assert registry.kind_of_file(path) == kind
+
+
+@pytest.mark.parametrize("text", [None, "x = 1", "def (", "\0"])
+def test_a_file_that_shows_no_kind_is_taken_for_a_mechanism(tmp_path: Path, text: str | None) -> None:
+    """Loading it says what is wrong."""
+    if text is not None:
+        (tmp_path / "some.py").write_text(text)
+    assert registry.kind_of_file(tmp_path / "some.py") == "mechanisms"
+
+
 # what is refused
 
 
@@ -202,6 +233,16 @@ def test_a_name_with_two_homes_names_both(folder: Path, install: Install) -> Non
         ("from attnbench import Mechanism\nMECHANISM = Mechanism(summry='s')", "summry"),
         ("raise ValueError('first\\nsecond\\nthird')", "ValueError: first second third"),
         ("import attnbench.nothing_there", "nothing_there"),
+        ("import sys\nsys.exit()", "importing it failed: SystemExit"),
+        ("import sys\nsys.exit('first\\nsecond')", "importing it failed: SystemExit: first second"),
+        (source("mechanisms").replace("paper", "causal='yes', paper"), "causal is no, capable or only, got 'yes'"),
+        (source("mechanisms").replace("paper", "requires='torch', paper"), "requires is a tuple of package names"),
+        (source("mechanisms").replace("paper", "requires=(1,), paper"), "requires is a tuple of package names"),
+        (source("mechanisms").replace("paper", "presets=None, paper"), "presets maps names to values"),
+        (source("mechanisms").replace("paper", "options=dict, paper"), "options is no frozen dataclass"),
+        (source("mechanisms").replace("paper", "options=3, paper"), "options is no frozen dataclass"),
+        (THAWED + source("mechanisms").replace("paper", "options=Thawed, paper"), "options is no frozen dataclass"),
+        (THAWED + source("mechanisms").replace("paper", "options=Thawed(), paper"), "options is no frozen dataclass"),
     ],
 )
 def test_a_broken_file_is_one_line_that_names_it(tmp_path: Path, text: str, said: str) -> None:
@@ -209,6 +250,11 @@ def test_a_broken_file_is_one_line_that_names_it(tmp_path: Path, text: str, said
     path.write_text(text)
     found = refused("mechanisms", str(path))
     assert said in found and "broken.py" in found
+
+
+def test_a_package_that_ends_the_program_when_imported_is_one_line(install: Install) -> None:
+    install("quitter", "import sys\nsys.exit(0)\n", "[attnbench.mechanisms]\nquits = quitter:MECHANISM\n")
+    assert "importing it failed: SystemExit" in refused("mechanisms", "quits")
 
 
 def test_a_file_that_broke_can_be_mended_and_loaded(tmp_path: Path) -> None:
@@ -301,6 +347,38 @@ def test_the_hash_of_a_real_task_covers_its_generator(install: Install) -> None:
     found = {name: registry.load("tasks", f"pathfinder_{name}").source_sha for name in "abc"}
     assert found["a"] == found["b"] == registry.load("tasks", "pathfinder").source_sha
     assert found["c"] != found["a"]
+
+
+def test_the_hash_of_a_class_is_that_of_the_file_that_defines_it() -> None:
+    """Not of the package that passes it on, which all classes of torch.nn share."""
+    identity, relu = (registry.load("mechanisms", f"torch.nn:{name}").source_sha for name in ("Identity", "ReLU"))
+    assert identity != relu
+    assert relu == registry.load("mechanisms", "torch.nn.modules.activation:ReLU").source_sha != "unknown"
+
+
+BUILDERS = {
+    "function": "def build(shape, options, more=0): return None",
+    "lambda": "build = lambda shape, options: None",
+    "partial": "import functools\ndef made(shape, options, more): return None\nbuild = functools.partial(made, more=1)",
+}
+
+
+@pytest.mark.parametrize("builder", BUILDERS)
+def test_the_hash_of_an_entry_point_that_passes_a_plugin_on_covers_both_files(install: Install, builder: str) -> None:
+    text = BUILDERS[builder] + "\n" + source("mechanisms").replace("lambda shape, options: None", "build")
+    package = f"passing_{builder}"
+    points = f"[attnbench.mechanisms]\n{package} = {package}:MECHANISM\n"
+    site = install(package, f"from {package}_parts.inner import MECHANISM\n", points)
+    (site / f"{package}_parts").mkdir()
+    inner, outer = site / f"{package}_parts" / "inner.py", next(site.glob(f"{package}*.py"))
+    inner.write_text(text)
+    found = [registry.load("mechanisms", package).source_sha]
+    for file in (inner, outer):
+        before = file.read_text()
+        file.write_text(before + "\n")
+        found.append(registry.load("mechanisms", package).source_sha)
+        file.write_text(before)
+    assert len(set(found)) == 3 and registry.load("mechanisms", package).source_sha == found[0]
 
 
 # plain classes

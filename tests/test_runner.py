@@ -10,10 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import attnbench
-from attnbench import registry, store
+from attnbench import registry, runner, store
 from attnbench.errors import AttnbenchError, UnknownName
+from attnbench.plan import Plan
 from attnbench.record import Record, from_json
 
 TINY: dict[str, Any] = {
@@ -65,10 +67,13 @@ def made_task(folder: Path, name: str, label: str = "tokens[0] % 2", before: str
 MECHANISM = """
 from attnbench import Mechanism, Tokens
 from attnbench.layers import QKVMixer
-from torch import nn
+import torch
 
 class Mixer(QKVMixer):
+    calls = 0
     def attend(self, q, k, v, mask):
+        self.calls += self.training
+        {attend}
         return v
 
 def build(shape, options):
@@ -79,9 +84,10 @@ MECHANISM = Mechanism(summary="x", paper="x", build=build{arguments})
 """
 
 
-def made_mechanism(folder: Path, name: str, before: str = "pass", arguments: str = "") -> str:
+def made_mechanism(folder: Path, name: str, before: str = "pass", arguments: str = "", attend: str = "pass") -> str:
+    """`before` runs before the mixer is built, `attend` in each pass; self.calls counts those of training."""
     path = folder / f"{name}.py"
-    path.write_text(MECHANISM.format(before=before, arguments=arguments and f", {arguments}"))
+    path.write_text(MECHANISM.format(before=before, attend=attend, arguments=arguments and f", {arguments}"))
     return str(path)
 
 
@@ -164,7 +170,8 @@ def test_what_decides_a_number_decides_the_hash_and_the_seed_does_not(tmp_path: 
     assert tiny(tmp_path / "b", path, seed=1).spec.hash == first.spec.hash
     others = [{"budget.lr": 0.5}, {"model.dropout": 0.1}, {"task.pairs": 1}, {"padding.rule": "max"}]
     hashes = [tiny(tmp_path / f"{i}", path, options=more).spec.hash for i, more in enumerate(others)]
-    hashes += [tiny(tmp_path / "r", path, regularizer="rdrop").spec.hash, first.spec.hash]
+    dropout = {"model.dropout": 0.1}
+    hashes += [tiny(tmp_path / "r", path, regularizer="rdrop", options=dropout).spec.hash, first.spec.hash]
     (tmp_path / "c").mkdir()
     hashes.append(tiny(tmp_path / "c", made_mechanism(tmp_path / "c", "mine", before="x = 1")).spec.hash)
     assert len(set(hashes)) == len(hashes)
@@ -226,7 +233,36 @@ def test_a_cell_that_makes_no_sense_is_unsupported(
     path = made_mechanism(tmp_path, "odd", arguments=arguments)
     record = tiny(tmp_path, path, regularizer=regularizer)
     assert record.status == "unsupported" and record.reason is not None and reason in record.reason
-    assert tiny(tmp_path, path, regularizer="rdrop").quality is not None, "without a shift it does"
+    without_shift = tiny(tmp_path, path, regularizer="rdrop", options={"model.dropout": 0.1})
+    assert without_shift.quality is not None
+
+
+@pytest.mark.parametrize("where", ["building", "preparing", "on a GPU"])
+def test_running_out_of_memory_before_the_first_step_is_a_status(tmp_path: Path, where: str) -> None:
+    cell = {
+        "building": lambda: (made_mechanism(tmp_path, "greedy", before="raise MemoryError('too\\nmuch')"), "recall"),
+        "preparing": lambda: ("dense", made_task(tmp_path, "vast", before="raise MemoryError('too\\nmuch')")),
+        "on a GPU": lambda: (
+            made_mechanism(tmp_path, "cuda", before="raise torch.OutOfMemoryError('one\\ntwo')"),
+            "recall",
+        ),
+    }[where]()
+    record = tiny(tmp_path / "r", *cell)
+    assert record.status == "oom" and record.reason is not None and "\n" not in record.reason
+    assert record.reason.startswith("before the first step: ") and record.curve == []
+
+
+@pytest.mark.parametrize(
+    ("end", "status", "checkpoints"), [("v = v / 0", "diverged", 0), ("raise OSError(5, 'x')", "failed", 1)]
+)
+def test_the_checkpoint_of_a_run_that_would_diverge_again_is_removed(
+    tmp_path: Path, end: str, status: str, checkpoints: int
+) -> None:
+    """Both wrote one at step 2."""
+    path = made_mechanism(tmp_path, "ends", attend=f"if self.calls > 2: {end}")
+    record = tiny(tmp_path / "r", path)
+    assert record.status == status and [point.step for point in record.curve] == [2]
+    assert len(list(tmp_path.glob("r/unfinished/*.safetensors"))) == checkpoints
 
 
 # plugins that break
@@ -261,6 +297,24 @@ def test_a_mechanism_that_breaks_while_it_is_built_is_one_line(tmp_path: Path, b
 
 
 @pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        ("OSError(5, 'one\\ntwo')", "OSError: [Errno 5] one two (breaks.py:"),
+        ("FileNotFoundError('gone')", "FileNotFoundError: gone (breaks.py:"),
+        ("AttnbenchError('one\\ntwo')", "one two"),
+        ("Unsupported('not this')", "not this"),
+    ],
+)
+@pytest.mark.parametrize("calls", [0, 2])
+def test_a_mechanism_that_breaks_in_training_is_a_failed_run(tmp_path: Path, fault: str, said: str, calls: int) -> None:
+    """Whatever it raises: it is no fault of the request any more, nor of the disk."""
+    attend = f"from attnbench.errors import AttnbenchError, Unsupported\n        if self.calls > {calls}: raise {fault}"
+    record = tiny(tmp_path / "r", made_mechanism(tmp_path, "breaks", attend=attend))
+    assert record.status == "failed" and record.reason is not None
+    assert record.reason.startswith(f"step {calls}: {said}") and "\n" not in record.reason
+
+
+@pytest.mark.parametrize(
     ("label", "before", "vocab"),
     [
         ("1 / 0", "pass", "8"),
@@ -278,6 +332,8 @@ def test_a_task_that_breaks_is_one_line(tmp_path: Path, label: str, before: str,
 @pytest.mark.parametrize(
     "loss",
     [
+        "lambda options: None, max_shift=lambda options: options.missing",
+        "lambda options: None, max_shift=lambda options: None",
         "lambda options: options.missing",
         "lambda options: lambda run, first, labels: None",
         "lambda options: lambda run, first, labels: first.sum()",
@@ -300,7 +356,43 @@ def test_a_fault_of_the_request_is_an_error_and_leaves_no_record(tmp_path: Path)
         tiny(tmp_path, device="tpu")
     with pytest.raises(AttnbenchError, match="seed"):
         tiny(tmp_path, seed=-1)
+    for limit in (-1, 0, float("nan"), "3"):
+        with pytest.raises(AttnbenchError, match="max_seconds is a time above 0, or None, got"):
+            tiny(tmp_path, max_seconds=limit)
     assert not list(tmp_path.rglob("*.json"))
+
+
+@pytest.mark.parametrize("attend", ["v = v + torch.randn_like(v)", "raise OSError"])
+def test_a_run_leaves_the_random_state_of_its_caller_alone(tmp_path: Path, attend: str) -> None:
+    path = made_mechanism(tmp_path, "draws", before="torch.rand(3)", attend=attend)
+    before = torch.get_rng_state()
+    tiny(tmp_path / "r", path)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
+        {"seed": 3},
+        {"seed": 2, "regularizer": "sar", "options": {"budget.steps": 1, "sar.alpha": 0.5, "task.train": "50"}},
+    ],
+)
+def test_the_command_of_a_python_run_gives_the_same_run_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: dict[str, Any]
+) -> None:
+    """Here from the spec it would run, so that no full run is needed."""
+    planned: list[Plan] = []
+
+    def takes(plan: Plan, settings: runner.Settings) -> Any:
+        planned.append(plan)
+        return settings.command, None
+
+    monkeypatch.setattr(runner, "execute", takes)
+    command = attnbench.run("dense", "recall", results=tmp_path, **more)
+    assert command.startswith("attnbench.run('dense', 'recall'") and all(name in command for name in more)
+    assert eval(command) == command
+    assert planned[0].as_json() == planned[1].as_json()
 
 
 def test_a_results_folder_that_cannot_be_written_is_found_before_training(tmp_path: Path) -> None:

@@ -192,7 +192,7 @@ def test_an_example_without_a_single_target_is_refused_or_counts_nothing(tmp_pat
 def test_two_documents_train_under_every_regularizer(
     tmp_path: Path, matching: str, mechanism: str, regularizer: str
 ) -> None:
-    options = {"block_size": 4} if mechanism == "hst" else {}
+    options = {"model.dropout": 0.1} | ({"block_size": 4} if mechanism == "hst" else {})
     record = tiny(tmp_path / "r", mechanism, matching, regularizer=regularizer, options=options)
     assert record.quality is not None and record.quality.predictions == 41
     assert [point.step for point in record.curve] == [4, 8, 12]

@@ -445,3 +445,33 @@ def test_a_length_below_one_is_refused(length: int) -> None:
 def test_a_seed_that_draws_nothing_is_refused(name: str) -> None:
     with pytest.raises(AttnbenchError, match="random_blocks=0"):
         parse(name, contract(name).options, {"random_blocks": 0, "seed": 1})
+
+
+X = torch.zeros(2, 8, 4)
+MASK = torch.ones(2, 8, dtype=torch.bool)
+
+
+@pytest.mark.parametrize(
+    ("x", "mask", "said"),
+    [
+        (X[..., :3], None, r"x is \(batch, 1 to 8 rows, 4\), got \(2, 8, 3\)"),
+        (torch.zeros(2, 9, 4), None, r"got \(2, 9, 4\)"),
+        (X[:, :0], None, r"got \(2, 0, 4\)"),
+        (X[0], None, r"got \(8, 4\)"),
+        (X[None], None, r"got \(1, 2, 8, 4\)"),
+        (X, MASK.float(), r"mask is \(2, 8\) bool, got \(2, 8\) torch.float32"),
+        (X, MASK.int(), "torch.int32"),
+        (X, MASK[:, :7], r"got \(2, 7\)"),
+        (X, MASK[:1], r"got \(1, 8\)"),
+        (X, MASK[:, None], r"got \(2, 1, 8\)"),
+    ],
+    ids=range(10),
+)
+@pytest.mark.parametrize("name", ["dense", "hst"])
+def test_a_mixer_alone_refuses_what_it_was_not_built_for(name: str, x: Tensor, mask: Tensor | None, said: str) -> None:
+    """Some of these would broadcast in silence."""
+    mixer = attnbench.build_mechanism(name, dim=4, heads=2, length=8, **({"block_size": 4} if name == "hst" else {}))
+    with pytest.raises(AttnbenchError, match=said):
+        mixer(x, mask)
+    for length in (1, 7, 8):
+        assert mixer(X[:, :length], MASK[:, :length]).shape == (2, length, 4)

@@ -487,6 +487,8 @@ def test_training_with_a_regularizer_repeats_itself(mechanism: str, regularizers
         ({"dropout": "same"}, "dropout"),
         ({"ce_passes": "second"}, "ce_passes"),
         ({"alfa": 1}, "alpha"),
+        ({"alpha": 0, "detach": True}, "alpha=0 leaves it out"),
+        ({"alpha": 0, "symmetric": False}, "alpha=0 leaves it out"),
     ],
     ids=str,
 )
