@@ -57,7 +57,7 @@ def pseudo_inverse(a_LL: Tensor, iterations: int) -> Tensor:
     """Of any batch of matrices; rows and columns of zeros stay zeros."""
     identity = torch.eye(a_LL.shape[-1], dtype=a_LL.dtype, device=a_LL.device)
     norms = torch.linalg.matrix_norm(a_LL, 1) * torch.linalg.matrix_norm(a_LL, torch.inf)
-    z_LL = a_LL.mT / norms.masked_fill(norms == 0, 1)[..., None, None]
+    z_LL: Tensor = a_LL.mT / norms.masked_fill(norms == 0, 1)[..., None, None]
     for _ in range(iterations):
         az_LL = a_LL @ z_LL
         z_LL = z_LL @ (13 * identity - az_LL @ (15 * identity - az_LL @ (7 * identity - az_LL))) / 4
@@ -100,9 +100,12 @@ class Nystromformer(QKVMixer):
             score = q_BHLD.to(dtype) @ k_BHLD.to(dtype).mT * self.shape.head_dim**-0.5
             score = score.masked_fill(~real_BH1L, torch.finfo(dtype).min)
             a_BHLL = score.softmax(-1).masked_fill(~(real_BH1L & real_BH1L.mT), 0)
-            if self.options.exact_inverse:
-                return torch.linalg.pinv(a_BHLL.double()).to(q_BHLD.dtype)
-            return pseudo_inverse(a_BHLL, self.options.iterations or 6).to(q_BHLD.dtype)
+            z_BHLL: Tensor = (
+                torch.linalg.pinv(a_BHLL.double())
+                if self.options.exact_inverse
+                else pseudo_inverse(a_BHLL, self.options.iterations or 6)
+            )
+            return z_BHLL.to(q_BHLD.dtype)
 
 
 MECHANISM = Mechanism(

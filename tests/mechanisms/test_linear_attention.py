@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from attnbench.mechanisms.nystromformer import pseudo_inverse
 from torch import Tensor, nn
 
 import attnbench
@@ -22,7 +23,6 @@ from attnbench import registry
 from attnbench.contracts import Layout, MixerShape, Tokens
 from attnbench.errors import AttnbenchError
 from attnbench.layers import linear_attention
-from attnbench.mechanisms.nystromformer import pseudo_inverse
 from attnbench.options import parse
 from attnbench.randomness import initialise
 
