@@ -1,6 +1,6 @@
 """What mechanisms may reuse: projections, head split, rotary positions, masked rows.
 
-Shape letters: B batch, R rows, H heads, D width of a head, C = H * D.
+Shape letters: B batch, R rows, H heads, D width of a head, C = H * D, F features of a query or key.
 """
 
 from __future__ import annotations
@@ -88,3 +88,14 @@ def clear(x_BRC: Tensor, mask_BR: Tensor | None) -> Tensor:
 def attention(q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None = None) -> Tensor:
     """Softmax attention; `visible` is bool, broadcast to (B, H, queries, keys); a query that sees nothing gives 0."""
     return F.scaled_dot_product_attention(q, k, v, attn_mask=visible)
+
+
+def linear_attention(phi_q_BHRF: Tensor, phi_k_BHRF: Tensor, v_BHRD: Tensor, mask_BR: Tensor | None) -> Tensor:
+    """Attention with weights phi_q . phi_k >= 0, normalised over the real keys, in time linear in the rows; a query
+    whose weights are all 0 gives 0.
+    """
+    if mask_BR is not None:
+        phi_k_BHRF = phi_k_BHRF.masked_fill(~mask_BR[:, None, :, None], 0)
+    summed = phi_q_BHRF @ (phi_k_BHRF.mT @ v_BHRD)
+    weight = phi_q_BHRF @ phi_k_BHRF.sum(-2)[..., None]
+    return summed / weight.masked_fill(weight == 0, 1)
