@@ -44,6 +44,11 @@ def choose(scores_BHNK: Tensor, allowed: Tensor, always: Tensor, count: int) -> 
     return torch.where(best > -math.inf, block, -1)[..., :count]
 
 
+def softmax(scores: Tensor, hidden: Tensor) -> Tensor:
+    """Over the last dimension, with nothing where hidden; zeros for a row that sees nothing."""
+    return scores.masked_fill(hidden, torch.finfo(scores.dtype).min).softmax(-1).masked_fill(hidden, 0)
+
+
 def attend_chosen(
     q: Tensor,
     k: Tensor,
@@ -60,31 +65,26 @@ def attend_chosen(
     one of matrices and memory grows with the pairs: neither all pairs of rows nor a copy of its keys for each row.
     """
     front = layout.specials
-    q_BHND, k_BHND, v_BHND = (x[:, :, front:] for x in (q, k, v))
+    q_BHND, k_BHND, v_BHND = (x[:, :, front:] for x in (q * q.shape[-1] ** -0.5, k, v))
     k_GWD, v_GWD = (in_blocks(x, block_size, dim=2).flatten(0, 2) for x in (k_BHND, v_BHND))
     block_T, slot_P = _tiles(chosen_BHNM, -(-layout.length // block_size), block_size)
 
     def to_tiles(pairs: Tensor) -> Tensor:
         slots = pairs.new_zeros(len(block_T) * block_size, pairs.shape[-1])
-        filled: Tensor = slots.index_copy(0, slot_P, pairs.flatten(0, -2)).unflatten(0, (-1, block_size))
-        return filled
+        tiles: Tensor = slots.index_copy(0, slot_P, pairs.flatten(0, -2)).unflatten(0, (-1, block_size))
+        return tiles
 
     def to_pairs(tiles: Tensor) -> Tensor:
-        return tiles.flatten(0, 1)[slot_P].view(*chosen_BHNM.shape, -1)
+        return tiles.flatten(0, 1).index_select(0, slot_P).view(*chosen_BHNM.shape, -1)
 
-    q_scaled = q_BHND * q.shape[-1] ** -0.5
-    q_tiles = to_tiles(q_scaled.unsqueeze(3).expand(*chosen_BHNM.shape, -1))
-    scores = to_pairs(q_tiles @ k_GWD[block_T].transpose(1, 2)).flatten(3)  # (B, H, N, M * W)
-    scores = torch.cat([scores, q_scaled @ k[:, :, :front].transpose(2, 3)], dim=-1)
-
+    q_tiles = to_tiles(q_BHND.unsqueeze(3).expand(*chosen_BHNM.shape, -1))
+    near = to_pairs(q_tiles @ k_GWD.index_select(0, block_T).transpose(1, 2)).flatten(3)  # (B, H, N, M * W)
+    ahead = q_BHND @ k[:, :, :front].transpose(2, 3)
     hidden = ~_seen(chosen_BHNM, real_rows(q, mask, layout), block_size, causal).flatten(3)
-    in_front = torch.zeros_like(hidden[..., :1]).expand(-1, -1, -1, front)
-    hidden = torch.cat([hidden, in_front], dim=-1)
-    # zeros for a row that sees nothing
-    weights = scores.masked_fill(hidden, torch.finfo(scores.dtype).min).softmax(-1).masked_fill(hidden, 0)
-
-    near = weights[..., : weights.shape[-1] - front].unflatten(3, (-1, block_size))
-    y = to_pairs(to_tiles(near) @ v_GWD[block_T]).sum(3) + weights[..., weights.shape[-1] - front :] @ v[:, :, :front]
+    weights = softmax(torch.cat([near, ahead], dim=-1), F.pad(hidden, (0, front)))
+    near, ahead = weights.split([near.shape[-1], front], dim=-1)
+    near_tiles = to_tiles(near.unflatten(3, (-1, block_size)))
+    y = to_pairs(near_tiles @ v_GWD.index_select(0, block_T)).sum(3) + ahead @ v[:, :, :front]
     y_front = attention(q[:, :, :front], k, v, None if mask is None else mask[:, None, None, :])
     return torch.cat([y_front, y], dim=2)
 

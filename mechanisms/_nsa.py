@@ -17,7 +17,7 @@ from attnbench.errors import AttnbenchError
 from attnbench.layers import NO_TOKENS, QKVMixer, clear, positions, rotate
 from attnbench.sparse import Pattern, TokenWindow, path
 
-from ._blocks import attend_chosen, choose, in_blocks, real_rows
+from ._blocks import attend_chosen, choose, in_blocks, real_rows, softmax
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,7 +115,7 @@ class NSA(QKVMixer):
         if self.shape.causal:
             hidden = hidden | (start_U + block > torch.arange(layout.length, device=q.device)[:, None] + 1)
         scores = q @ k_BHUD.transpose(2, 3) * q.shape[-1] ** -0.5
-        p_BHRU = scores.masked_fill(hidden, torch.finfo(scores.dtype).min).softmax(-1).masked_fill(hidden, 0)
+        p_BHRU = softmax(scores, hidden)
         return p_BHRU @ v_BHUD, p_BHRU
 
     def select_blocks(self, p_BHNU: Tensor, mask: Tensor | None, layout: Layout) -> Tensor:

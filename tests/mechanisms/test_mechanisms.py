@@ -51,6 +51,10 @@ FORMS = [(name, small(name)) for name in NAMES] + [
     ("hst", {"block_size": 4, "reps_per_block": 2, "global_tokens": 1, "broadcast": True}),
     ("hst", {"block_size": 4, "preset": "literal"}),
     ("hst", {"block_size": 4, "reps_per_block": 0}),
+    ("moba", {"block_size": 5, "top_k": 1}),
+    ("moba_bidirectional", {"block_size": 3, "top_k": 2}),
+    ("nsa", {"block_size": 4, "window": 3, "top_n": 3}),
+    ("nsa_bidirectional", {"block_size": 3, "window": 3, "top_n": 4, "share_selection": True}),
 ]
 MASKED_FORMS = [form for form in FORMS if form[0] in MASKED]
 
