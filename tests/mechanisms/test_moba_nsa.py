@@ -469,6 +469,19 @@ class Largest(TorchDispatchMode):
         return made
 
 
+@pytest.mark.parametrize("rotary", [False, True])
+@pytest.mark.parametrize("name", NAMES)
+def test_whole_blocks_of_padding_in_front_change_nothing(name: str, rotary: bool) -> None:
+    """A shift as SAR makes it, here by two blocks: tokens keep their positions, and the first block is the first real
+    one. Compressed blocks do not overlap, else one would straddle the start.
+    """
+    options = SMALL[name] | ({"compress_block": 4, "compress_stride": 4} if "nsa" in name else {})
+    mixer, x = build(name, 53, rotary=rotary, **options), normal(2, 45, DIM)
+    mask = (torch.arange(53) >= 8).expand(2, -1)
+    shifted = mixer(F.pad(x, (0, 0, 8, 0), value=math.nan), mask, Layout(Tokens(), 53, shift=8))
+    torch.testing.assert_close(shifted[:, 8:], mixer(x), atol=EXACT, rtol=0)
+
+
 DIGEST = """
 import hashlib, sys, torch, attnbench
 x = torch.randn(2, 50, 12, generator=torch.Generator().manual_seed(1)).requires_grad_()
