@@ -56,6 +56,10 @@ FORMS = [(name, small(name)) for name in NAMES] + [
     ("performer", {"features": 7, "epsilon": 0}),
     ("nystromformer", {"landmarks": 5, "exact_inverse": True, "conv_kernel": 0}),
     ("nystromformer", {}),
+    ("moba", {"block_size": 5, "top_k": 1}),
+    ("moba_bidirectional", {"block_size": 3, "top_k": 2}),
+    ("nsa", {"block_size": 4, "window": 3, "top_n": 3}),
+    ("nsa_bidirectional", {"block_size": 3, "window": 3, "top_n": 4, "share_selection": True}),
 ]
 MASKED_FORMS = [form for form in FORMS if form[0] in MASKED]
 
