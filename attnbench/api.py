@@ -34,14 +34,17 @@ def list_regularizers() -> list[str]:
     return registry.names("regularizers")
 
 
-def build_mechanism(name: str, *, dim: int, heads: int, length: int, init_seed: int = 0, **options: Any) -> nn.Module:
+def build_mechanism(
+    name: str, *, dim: int, heads: int, length: int, init_seed: int = 0, causal: bool = False, **options: Any
+) -> nn.Module:
     """A mixer that works alone: `mixer(x, mask=None, keep_special=False)` with x (batch, up to `length` rows, dim).
 
     Special rows are put in, carried through the call and taken out again, as the encoder does; `keep_special=True`
-    returns them too. Parameters are a function of `init_seed` and their names.
+    returns them too. Parameters are a function of `init_seed` and their names. With `causal` a row sees itself and
+    earlier rows only.
 
     Raises:
-        AttnbenchError: unknown name or option, or dim that heads does not divide.
+        AttnbenchError: unknown name or option, dim that heads does not divide, or a mechanism that cannot be causal.
     """
     from attnbench.model import SpecialTokens, StandaloneMixer, mixer_shape
     from attnbench.randomness import initialise, seeded
@@ -53,7 +56,7 @@ def build_mechanism(name: str, *, dim: int, heads: int, length: int, init_seed: 
     if missing := missing_packages(mechanism):
         raise AttnbenchError(f"{name} needs the package {', '.join(missing)}, which is not installed")
     chosen = parse(f"mechanism {plugin.name}", mechanism.options, options, mechanism.presets)
-    shape = mixer_shape(mechanism, chosen, dim=dim, heads=heads, length=length)
+    shape = mixer_shape(mechanism, chosen, dim=dim, heads=heads, length=length, causal=causal)
     with seeded(init_seed, "build"):
         mixer = StandaloneMixer(mechanism.build(shape, chosen), SpecialTokens(dim, shape.tokens), dim, length)
     initialise(mixer, init_seed)
