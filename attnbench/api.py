@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from attnbench import registry
-from attnbench.contracts import Cell, Mechanism, Task
-from attnbench.errors import AttnbenchError
+from attnbench.contracts import Mechanism, Task
 from attnbench.options import parse
-from attnbench.plan import missing_packages
+from attnbench.plan import load_mechanism
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -49,12 +48,8 @@ def build_mechanism(
     from attnbench.model import SpecialTokens, StandaloneMixer, mixer_shape
     from attnbench.randomness import initialise, seeded
 
-    plugin = registry.load("mechanisms", name)
-    if isinstance(plugin.object, Cell):
-        plugin = registry.load("mechanisms", plugin.object.mechanism)
+    plugin = load_mechanism(name)
     mechanism: Mechanism = plugin.object
-    if missing := missing_packages(mechanism):
-        raise AttnbenchError(f"{name} needs the package {', '.join(missing)}, which is not installed")
     chosen = parse(f"mechanism {plugin.name}", mechanism.options, options, mechanism.presets)
     shape = mixer_shape(mechanism, chosen, dim=dim, heads=heads, length=length, causal=causal)
     with seeded(init_seed, "build"):

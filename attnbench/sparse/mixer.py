@@ -45,8 +45,6 @@ class SparseMixer(QKVMixer):
     def mix(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, layout: Layout) -> Tensor:
         if len(self.groups) == 1:
             return self.run_path(q, k, v, self.pattern, mask, layout)
-        split = zip(*(x.split([group.heads for group in self.groups], dim=1) for x in (q, k, v)), strict=True)
-        parts = [
-            self.run_path(*qkv, group.pattern, mask, layout) for qkv, group in zip(split, self.groups, strict=True)
-        ]
-        return torch.cat(parts, dim=1)
+        sizes = [group.heads for group in self.groups]
+        split = zip(self.groups, *(x.split(sizes, dim=1) for x in (q, k, v)), strict=True)
+        return torch.cat([self.run_path(q, k, v, group.pattern, mask, layout) for group, q, k, v in split], dim=1)
