@@ -38,9 +38,8 @@ MASKED = [name for name in NAMES if contract(name).honours_masks and not contrac
 def small(name: str) -> dict[str, Any]:
     """Options that make several blocks of a short input."""
     names = field_names(contract(name).options)
-    return {
-        option: value for option, value in {"block_size": 4, "window": 3, "random_blocks": 1}.items() if option in names
-    }
+    values = {"block_size": 4, "window": 3, "random_blocks": 1, "stride": 5, "columns": 2}
+    return {option: value for option, value in values.items() if option in names}
 
 
 #: forms of a mechanism that take another way through its code
@@ -51,6 +50,11 @@ FORMS = [(name, small(name)) for name in NAMES] + [
     ("hst", {"block_size": 4, "reps_per_block": 2, "global_tokens": 1, "broadcast": True}),
     ("hst", {"block_size": 4, "preset": "literal"}),
     ("hst", {"block_size": 4, "reps_per_block": 0}),
+    ("longformer", {"block_size": 4, "window": 2, "dilation": 3, "dilated_heads": 1, "global_tokens": 2}),
+    ("longformer", {"block_size": 4, "window": 2, "global_projections": "shared"}),
+    ("sparse_transformer", {"block_size": 4, "stride": 5, "pattern": "strided"}),
+    ("sparse_transformer", {"block_size": 4, "stride": 5, "pattern": "strided", "factors": "split"}),
+    ("sparse_transformer_bidirectional", {"block_size": 4, "stride": 5, "columns": 1, "factors": "split"}),
 ]
 MASKED_FORMS = [form for form in FORMS if form[0] in MASKED]
 
