@@ -144,10 +144,11 @@ class Mechanism:
     Attributes:
         summary: one line for lists.
         paper: authors, year, title.
+        family: how it saves work: dense (not at all), window, block-sparse, hierarchical, low-rank, kernel, selective.
         options: a frozen dataclass; every field has a default and is recorded.
         tokens: the special rows wanted, from the options.
         presets: named sets of option values (`--set preset=NAME`).
-        causal: "no", "capable" or "only".
+        causal: "no", "capable" (when `shape.causal` asks for it) or "only".
         exact: the output must equal softmax attention up to rounding.
         length_bound: the output depends on the padded length.
         honours_masks: padding rows change nothing.
@@ -158,6 +159,7 @@ class Mechanism:
     summary: str
     paper: str
     build: Callable[[MixerShape, Any], nn.Module]
+    family: str = ""
     options: type = NoOptions
     tokens: Callable[[Any], Tokens] = _no_tokens
     presets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)

@@ -83,8 +83,16 @@ class StandaloneMixer(nn.Module):
         return y if keep_special else y[:, layout.specials :]
 
 
-def mixer_shape(mechanism: Mechanism, options: Any, *, dim: int, heads: int, length: int, **more: Any) -> MixerShape:
-    """The shape to build for content of up to `length` rows, with room for a shifted pass behind it."""
+def mixer_shape(
+    mechanism: Mechanism, options: Any, *, dim: int, heads: int, length: int, causal: bool = False, **more: Any
+) -> MixerShape:
+    """The shape to build for content of up to `length` rows, with room for a shifted pass behind it.
+
+    Raises:
+        Unsupported: `causal` is asked of a mechanism that is not.
+    """
+    if causal and mechanism.causal == "no":
+        raise Unsupported("this mechanism cannot be causal")
     MixerShape(dim=dim, heads=heads, length=length)  # refuses what cannot be, before the room is added
     tokens = mechanism.tokens(options)
     return MixerShape(
@@ -92,7 +100,7 @@ def mixer_shape(mechanism: Mechanism, options: Any, *, dim: int, heads: int, len
         heads=heads,
         length=length + shift_room(tokens),
         tokens=tokens,
-        causal=mechanism.causal == "only",
+        causal=causal or mechanism.causal == "only",
         **more,
     )
 

@@ -224,6 +224,20 @@ def _choose(kind: str, plugin: Plugin, values: Mapping[str, Any]) -> Choice:
     return Choice(plugin, parse(f"{kind} {plugin.name}", plugin.object.options, values, presets))
 
 
+def load_mechanism(name: str) -> Plugin:
+    """The mechanism of that name; a cell's is the one it trains.
+
+    Raises:
+        AttnbenchError: unknown, broken, or it needs a package that is not installed.
+    """
+    plugin = registry.load("mechanisms", name)
+    if isinstance(plugin.object, Cell):
+        plugin = registry.load("mechanisms", plugin.object.mechanism)
+    if missing := missing_packages(plugin.object):
+        raise AttnbenchError(f"{name} needs the package {', '.join(missing)}, which is not installed")
+    return plugin
+
+
 def missing_packages(mechanism: Mechanism) -> list[str]:
     """Of the packages a mechanism needs, those that are not installed."""
     from importlib.util import find_spec

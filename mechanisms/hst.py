@@ -156,6 +156,7 @@ MECHANISM = Mechanism(
     paper="Liu et al. 2022, ERNIE-SPARSE: Learning Hierarchical Efficient Transformer "
     "Through Regularized Self-Attention",
     build=lambda shape, options: HST(shape, options),
+    family="hierarchical",
     options=Options,
     tokens=lambda options: Tokens(
         globals=options.global_tokens,

@@ -39,6 +39,7 @@ def small(name: str) -> dict[str, Any]:
     """Options that make several blocks, or few rows in their place, of a short input."""
     names = field_names(contract(name).options)
     few = {"block_size": 4, "window": 3, "random_blocks": 1, "rank": 5, "features": 7, "landmarks": 5, "conv_kernel": 3}
+    few |= {"stride": 5, "columns": 2}
     return {option: value for option, value in few.items() if option in names}
 
 
@@ -60,6 +61,11 @@ FORMS = [(name, small(name)) for name in NAMES] + [
     ("moba_bidirectional", {"block_size": 3, "top_k": 2}),
     ("nsa", {"block_size": 4, "window": 3, "top_n": 3}),
     ("nsa_bidirectional", {"block_size": 3, "window": 3, "top_n": 4, "share_selection": True}),
+    ("longformer", {"block_size": 4, "window": 2, "dilation": 3, "dilated_heads": 1, "global_tokens": 2}),
+    ("longformer", {"block_size": 4, "window": 2, "global_projections": "shared"}),
+    ("sparse_transformer", {"block_size": 4, "stride": 5, "pattern": "strided"}),
+    ("sparse_transformer", {"block_size": 4, "stride": 5, "pattern": "strided", "factors": "split"}),
+    ("sparse_transformer_bidirectional", {"block_size": 4, "stride": 5, "columns": 1, "factors": "split"}),
 ]
 MASKED_FORMS = [form for form in FORMS if form[0] in MASKED]
 
