@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from attnbench import registry
-from attnbench.contracts import Cell, Mechanism, Task
-from attnbench.errors import AttnbenchError
+from attnbench.contracts import Task
 from attnbench.options import parse
-from attnbench.plan import missing_packages
+from attnbench.plan import choose_mechanism
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -42,22 +41,12 @@ def build_mechanism(name: str, *, dim: int, heads: int, length: int, init_seed: 
 
     Raises:
         AttnbenchError: unknown name or option, or dim that heads does not divide.
+        Unsupported: a package it needs is missing.
     """
-    from attnbench.model import SpecialTokens, StandaloneMixer, mixer_shape
-    from attnbench.randomness import initialise, seeded
+    from attnbench.model import standalone
 
-    plugin = registry.load("mechanisms", name)
-    if isinstance(plugin.object, Cell):
-        plugin = registry.load("mechanisms", plugin.object.mechanism)
-    mechanism: Mechanism = plugin.object
-    if missing := missing_packages(mechanism):
-        raise AttnbenchError(f"{name} needs the package {', '.join(missing)}, which is not installed")
-    chosen = parse(f"mechanism {plugin.name}", mechanism.options, options, mechanism.presets)
-    shape = mixer_shape(mechanism, chosen, dim=dim, heads=heads, length=length)
-    with seeded(init_seed, "build"):
-        mixer = StandaloneMixer(mechanism.build(shape, chosen), SpecialTokens(dim, shape.tokens), dim, length)
-    initialise(mixer, init_seed)
-    return mixer
+    choice = choose_mechanism(name, options)
+    return standalone(choice.plugin.object, choice.options, dim=dim, heads=heads, length=length, init_seed=init_seed)
 
 
 def build_task(name: str, **options: Any) -> Any:

@@ -63,4 +63,5 @@ MECHANISM = Mechanism(
     build=build,
     options=Options,
     tokens=lambda options: Tokens(globals=options.extra_rows, block_size=options.block_size),
+    complexity="n",
 )

@@ -20,4 +20,5 @@ MECHANISM = Mechanism(
     paper="Vaswani et al. 2017, Attention Is All You Need",
     build=lambda shape, options: Dense(shape),
     exact=True,
+    complexity="n^2",
 )

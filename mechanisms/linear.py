@@ -28,4 +28,5 @@ MECHANISM = Mechanism(
     summary="Linear attention: a feature map elu + 1 in place of the softmax",
     paper="Katharopoulos et al. 2020, Transformers are RNNs: Fast Autoregressive Transformers with Linear Attention",
     build=lambda shape, options: Linear(shape),
+    complexity="n",
 )

@@ -63,4 +63,5 @@ MECHANISM = Mechanism(
     paper="Wang et al. 2020, Linformer: Self-Attention with Linear Complexity",
     build=lambda shape, options: Linformer(shape, options),
     options=Options,
+    complexity="n",
 )

@@ -16,4 +16,5 @@ MECHANISM = Mechanism(
     build=lambda shape, options: NSA(shape, options),
     options=Options,
     tokens=lambda options: Tokens(block_size=options.block_size),
+    complexity="n + n^2/b",
 )

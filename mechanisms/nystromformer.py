@@ -113,4 +113,5 @@ MECHANISM = Mechanism(
     paper="Xiong et al. 2021, Nyströmformer: A Nyström-Based Algorithm for Approximating Self-Attention",
     build=lambda shape, options: Nystromformer(shape, options),
     options=Options,
+    complexity="n",
 )

@@ -101,4 +101,5 @@ MECHANISM = Mechanism(
     paper="Choromanski et al. 2021, Rethinking Attention with Performers",
     build=lambda shape, options: Performer(shape, options),
     options=Options,
+    complexity="n",
 )

@@ -32,4 +32,5 @@ MECHANISM = Mechanism(
     build=build,
     options=Options,
     tokens=lambda options: Tokens(block_size=options.block_size),
+    complexity="n",
 )
