@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -114,7 +113,7 @@ def _data(head: Head, length: int, equal: bool) -> TaskData:
         row[1::2] = NO_TARGET
     targets = _ragged(labels) if isinstance(head, TagTokens) else np.arange(_EXAMPLES) % _CLASSES
     split = Split(documents, targets)
-    return TaskData("conformance", Path(), {"train": split, "validation": split}, {})
+    return TaskData(key="conformance", splits={"train": split, "validation": split}, card={})
 
 
 def _ragged(rows: list[np.ndarray]) -> Ragged:
