@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from attnbench import registry
-from attnbench.contracts import Mechanism, Task
+from attnbench.contracts import Task
 from attnbench.options import parse
-from attnbench.plan import load_mechanism
+from attnbench.plan import choose_mechanism
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -44,18 +44,14 @@ def build_mechanism(
 
     Raises:
         AttnbenchError: unknown name or option, dim that heads does not divide, or a mechanism that cannot be causal.
+        Unsupported: a package it needs is missing.
     """
-    from attnbench.model import SpecialTokens, StandaloneMixer, mixer_shape
-    from attnbench.randomness import initialise, seeded
+    from attnbench.model import standalone
 
-    plugin = load_mechanism(name)
-    mechanism: Mechanism = plugin.object
-    chosen = parse(f"mechanism {plugin.name}", mechanism.options, options, mechanism.presets)
-    shape = mixer_shape(mechanism, chosen, dim=dim, heads=heads, length=length, causal=causal)
-    with seeded(init_seed, "build"):
-        mixer = StandaloneMixer(mechanism.build(shape, chosen), SpecialTokens(dim, shape.tokens), dim, length)
-    initialise(mixer, init_seed)
-    return mixer
+    chosen = choose_mechanism(name, options)
+    return standalone(
+        chosen.plugin.object, chosen.options, dim=dim, heads=heads, length=length, init_seed=init_seed, causal=causal
+    )
 
 
 def build_task(name: str, **options: Any) -> Any:

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
-from attnbench import data_cli, registry, scaffold, screen
+from attnbench import check_cli, data_cli, registry, scaffold, screen
 from attnbench import protocol as protocols
 from attnbench.contracts import Cell
 from attnbench.errors import AttnbenchError, Terminated, UnknownName, blame, describe
@@ -33,6 +33,7 @@ app = typer.Typer(
 )
 
 app.add_typer(data_cli.app, name="data")
+app.command(epilog=check_cli.EXAMPLES)(check_cli.check)
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 Results = Annotated[
@@ -45,6 +46,10 @@ Results = Annotated[
         callback=lambda folder: folder.expanduser(),
     ),
 ]
+
+
+#: What `attnbench check` holds a mechanism to.
+PROMISES = ("causal", "exact", "length_bound", "honours_masks", "complexity", "requires")
 
 
 class What(StrEnum):
@@ -162,7 +167,7 @@ def show(
 def _facts(plugin: registry.Plugin) -> dict[str, Any]:
     thing = plugin.object
     facts: dict[str, Any] = {"name": plugin.name, "kind": plugin.kind.removesuffix("s"), "summary": thing.summary}
-    for field in ("paper", "mechanism", "regularizer", "causal", "exact", "length_bound", "honours_masks", "requires"):
+    for field in ("paper", "mechanism", "regularizer", *PROMISES):
         if hasattr(thing, field):
             facts[field] = getattr(thing, field)
     if hasattr(thing, "source"):

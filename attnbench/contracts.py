@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -126,6 +127,17 @@ class Layout:
         return self.specials + self.length
 
 
+#: How the cost of a call may be declared to grow with its n content rows, options fixed; b: block size of `Tokens`.
+COMPLEXITIES: Mapping[str, Callable[[int, int], float]] = {
+    "n": lambda n, b: n,
+    "n log n": lambda n, b: n * math.log(n),
+    "n sqrt n": lambda n, b: n**1.5,
+    "n + (n/b)^2": lambda n, b: n + (n / b) ** 2,
+    "n + n^2/b": lambda n, b: n + n**2 / b,
+    "n^2": lambda n, b: n**2,
+}
+
+
 def _no_tokens(options: Any) -> Tokens:
     return Tokens()
 
@@ -152,6 +164,7 @@ class Mechanism:
         exact: the output must equal softmax attention up to rounding.
         length_bound: the output depends on the padded length.
         honours_masks: padding rows change nothing.
+        complexity: how its cost grows, one of COMPLEXITIES; "" = not said.
         requires: packages it needs beyond attnbench's own.
         version: raise it when numbers may change.
     """
@@ -167,12 +180,15 @@ class Mechanism:
     exact: bool = False
     length_bound: bool = False
     honours_masks: bool = True
+    complexity: str = ""
     requires: tuple[str, ...] = ()
     version: int = 1
 
     def __post_init__(self) -> None:
         if self.causal not in ("no", "capable", "only"):
             raise AttnbenchError(f"causal is no, capable or only, got {self.causal!r}")
+        if self.complexity and self.complexity not in COMPLEXITIES:
+            raise AttnbenchError(f"complexity is {', '.join(COMPLEXITIES)} or empty, got {self.complexity!r}")
         if not isinstance(self.requires, tuple) or not all(isinstance(name, str) for name in self.requires):
             raise AttnbenchError(f"requires is a tuple of package names, got {self.requires!r}")
         if not isinstance(self.presets, Mapping):

@@ -64,4 +64,5 @@ MECHANISM = Mechanism(
     family="block-sparse",
     options=Options,
     tokens=lambda options: Tokens(globals=options.extra_rows, block_size=options.block_size),
+    complexity="n",
 )

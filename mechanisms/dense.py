@@ -22,4 +22,5 @@ MECHANISM = Mechanism(
     family="dense",
     causal="capable",
     exact=True,
+    complexity="n^2",
 )

@@ -37,4 +37,5 @@ MECHANISM = Mechanism(
     options=Options,
     tokens=lambda options: Tokens(block_size=options.block_size),
     causal="capable",
+    complexity="n",
 )

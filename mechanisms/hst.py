@@ -163,6 +163,7 @@ MECHANISM = Mechanism(
         reps_per_block=options.reps_per_block if options.representatives == "inserted" else 0,
         block_size=options.block_size,
     ),
+    complexity="n + (n/b)^2",
     presets={
         "literal": {"window_blocks": 1, "merge": "replace", "stage2_norm": False},
         "ours": {},

@@ -29,4 +29,5 @@ MECHANISM = Mechanism(
     paper="Katharopoulos et al. 2020, Transformers are RNNs: Fast Autoregressive Transformers with Linear Attention",
     build=lambda shape, options: Linear(shape),
     family="kernel",
+    complexity="n",
 )

@@ -64,4 +64,5 @@ MECHANISM = Mechanism(
     build=lambda shape, options: Linformer(shape, options),
     options=Options,
     family="low-rank",
+    complexity="n",
 )

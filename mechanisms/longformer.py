@@ -86,4 +86,5 @@ MECHANISM = Mechanism(
     family="window",
     options=Options,
     tokens=lambda options: Tokens(globals=options.global_tokens, block_size=options.block_size),
+    complexity="n",
 )

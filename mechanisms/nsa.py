@@ -29,4 +29,5 @@ MECHANISM = Mechanism(
     tokens=lambda options: Tokens(block_size=options.block_size),
     causal="only",
     family="selective",
+    complexity="n + n^2/b",
 )

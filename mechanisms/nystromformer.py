@@ -114,4 +114,5 @@ MECHANISM = Mechanism(
     build=lambda shape, options: Nystromformer(shape, options),
     options=Options,
     family="low-rank",
+    complexity="n",
 )

@@ -102,4 +102,5 @@ MECHANISM = Mechanism(
     build=lambda shape, options: Performer(shape, options),
     options=Options,
     family="kernel",
+    complexity="n",
 )

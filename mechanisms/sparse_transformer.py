@@ -16,4 +16,5 @@ MECHANISM = Mechanism(
     options=Options,
     tokens=lambda options: Tokens(block_size=options.block_size),
     causal="only",
+    complexity="n + n^2/b",
 )

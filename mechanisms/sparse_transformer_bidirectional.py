@@ -15,4 +15,5 @@ MECHANISM = Mechanism(
     family="block-sparse",
     options=Options,
     tokens=lambda options: Tokens(block_size=options.block_size),
+    complexity="n + n^2/b",
 )
