@@ -7,8 +7,8 @@ rules of the user's own and lengths.
 Trouble that would be silent is loud here. The compiled function refuses to run as plain Python (`_attend`), which is
 what PyTorch does for good after one failed compilation and, without `fullgraph`, past its limit of recompilations. So
 that a failed one is not provoked, the domain refuses a backward pass on the CPU, which has none, beforehand. Kernels
-are compiled with symbolic sizes; new ones come only for another head width, number of heads, dtype, with or without
-mask or gradient, and where a size is one or a length a multiple of the tile.
+are compiled with symbolic sizes; new ones come for another head width, number of heads, dtype, with or without mask or
+gradient, and now and then for a size: one, less than a tile, a multiple of it, or no longer equal to another size.
 
 Shape letters: B batch (1 = all alike), H heads, R rows, T tiles of rows, C pairs of tiles.
 """

@@ -91,9 +91,11 @@ def _check_spread(scores_BEbb: Tensor, seen_HKK: Tensor) -> None:
     """
     head, row, _ = seen_HKK.nonzero(as_tuple=True)
     best_BEb = scores_BEbb.amax(-1)
-    lowest = best_BEb.new_full((len(best_BEb), seen_HKK.shape[:2].numel(), best_BEb.shape[-1]), -math.inf)
-    lowest.index_reduce_(1, head * seen_HKK.shape[1] + row, best_BEb, "amax")
-    spread = float(best_BEb.max() - lowest.min()) + math.log(scores_BEbb.shape[-1])
+    rows = best_BEb.new_full((len(best_BEb), seen_HKK.shape[:2].numel(), best_BEb.shape[-1]), -math.inf)
+    place = (head * seen_HKK.shape[1] + row)[:, None].expand_as(best_BEb)
+    spread = float(best_BEb.max() - rows.scatter_reduce(1, place, best_BEb, "amax").min()) + math.log(
+        scores_BEbb.shape[-1]
+    )
     if LOGIT_SPREAD < spread < math.inf:
         raise Unsupported(
             f"path xformers: rows whose largest logits lie {spread:.0f} apart; its softmax is right up to "
