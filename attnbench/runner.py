@@ -145,8 +145,6 @@ def _train(
         return _store(plan, spec, settings, started, stopped.status, stopped.reason, trainer=trainer, cost=cost)
     except Interrupted:
         raise
-    except Unsupported as refused:  # a limit that only the numbers show
-        return _store(plan, spec, settings, started, "unsupported", f"step {trainer.step}: {refused}", trainer=trainer)
     except (Exception, SystemExit) as error:  # noqa: BLE001  a mechanism may fail in any way; the record says how and where
         if not is_out_of_memory(error):
             reason = f"step {trainer.step}: {describe(error)}"

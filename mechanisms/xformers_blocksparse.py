@@ -1,15 +1,14 @@
 """A window of blocks and random blocks on the block-sparse tensor of xFormers: BigBird without global tokens.
 
-It computes what `bigbird` does with `global_tokens=0`, on another path with limits of its own: no masks, whole blocks,
-float32, and logits whose rows lie at most 55 apart (`attnbench.sparse.xformers`).
+It computes what `bigbird` does with `global_tokens=0`, on another path with limits of its own: no masks, whole blocks
+of at least 16, float32, and logits whose rows lie at most 55 apart (`attnbench.sparse.xformers`).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
 
-from pydantic import Field, NonNegativeInt, PositiveInt
+from pydantic import NonNegativeInt, PositiveInt
 from torch import nn
 
 from attnbench.contracts import Mechanism, MixerShape, Tokens
@@ -21,7 +20,7 @@ from attnbench.sparse.mixer import SparseMixer
 class Options:
     """window_blocks is odd; random_blocks are drawn from seed, per head and layer."""
 
-    block_size: Annotated[int, Field(ge=16)] = 64
+    block_size: PositiveInt = 64
     window_blocks: PositiveInt = 3
     random_blocks: NonNegativeInt = 3
     seed: int = 0

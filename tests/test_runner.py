@@ -230,6 +230,7 @@ def test_a_cell_without_its_package_is_recorded_as_unsupported(tmp_path: Path) -
         ("hst", {"path": "xformers", "block_size": 16}, "takes no global rows, representatives"),
         ("sliding", {"path": "fmha", "block_size": 16}, "runs on CUDA, got cpu"),
         ("xformers_local", {}, "runs on CUDA, got cpu"),
+        ("xformers_blocksparse", {"block_size": 8}, "at least 16 rows"),
         ("xformers_blocksparse", {"block_size": 16, "numerics.dtype": "bf16"}, "got torch.bfloat16"),
     ],
 )
@@ -253,7 +254,7 @@ def test_a_cell_of_xformers_runs_until_its_softmax_would_be_wrong(
     assert record.quality is not None and record.spec.mechanism.implementation == "reference"
     monkeypatch.setattr("attnbench.sparse.xformers.LOGIT_SPREAD", 0.0)
     record = tiny(tmp_path, "xformers_blocksparse", options=options)
-    assert record.status == "unsupported" and str(record.reason).startswith("step 0: path xformers: rows whose")
+    assert record.status == "failed" and str(record.reason).startswith("step 0: path xformers: rows whose")
 
 
 def test_a_task_that_cannot_be_prepared_here_is_unsupported(tmp_path: Path) -> None:
