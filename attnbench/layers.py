@@ -62,6 +62,10 @@ class QKVMixer(nn.Module):
     def mix(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, layout: Layout) -> Tensor:
         return self.attend(q, k, v, mask)
 
+    def refusal(self, layout: Layout, masked: bool, dtype: torch.dtype, device: torch.device) -> str | None:
+        """Why it cannot be trained in such calls, or None."""
+        return None
+
     def forward(self, x: Tensor, mask: Tensor | None = None, layout: Layout | None = None) -> Tensor:
         """x: (batch, rows, dim) -> (batch, rows, dim). Without a layout all rows are content."""
         layout = layout or Layout(NO_TOKENS, x.shape[1])

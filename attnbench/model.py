@@ -271,6 +271,12 @@ class Model(nn.Module):
         sizes = {name: parameter.numel() for name, parameter in self.named_parameters()}
         return sum(sizes.values()), sum(size for name, size in sizes.items() if ".mixer." in name)
 
+    def refusal(self, length: int, masked: bool, dtype: torch.dtype, device: torch.device) -> str | None:
+        """Why the mechanism cannot be trained on inputs of this length, or None."""
+        layout = Layout(self.encoder.specials.tokens, length)
+        mixers = [layer.mixer for layer in self.encoder.layers if isinstance(layer.mixer, QKVMixer)]
+        return next(filter(None, (mixer.refusal(layout, masked, dtype, device) for mixer in mixers)), None)
+
     def forward(
         self,
         documents: Sequence[tuple[Tensor, Tensor | None]],

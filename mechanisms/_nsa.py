@@ -84,7 +84,7 @@ class NSA(QKVMixer):
         )
         after = 0 if shape.causal else options.window
         self.near = Pattern(TokenWindow(options.block_size, options.window, after))
-        self.attend_near, self.implementation = path("gather")
+        self.attend_near = path("gather")
 
     def forward(self, x: Tensor, mask: Tensor | None = None, layout: Layout | None = None) -> Tensor:
         layout = layout or Layout(NO_TOKENS, x.shape[1])

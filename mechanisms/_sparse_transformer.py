@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from attnbench.contracts import MixerShape
 from attnbench.errors import AttnbenchError
-from attnbench.sparse import BlockWindow, Fixed, FromRule, Pattern, Strided, TokenWindow, Topology
+from attnbench.sparse import BlockWindow, Fixed, FromRule, PathName, Pattern, Strided, TokenWindow, Topology
 from attnbench.sparse.mixer import HeadGroup, SparseMixer
 
 
@@ -38,7 +38,7 @@ class Options:
     columns: PositiveInt | None = None
     factors: Literal["merged", "split", "interleaved"] = "merged"
     block_size: PositiveInt = 64
-    path: Literal["gather", "dense"] = "gather"
+    path: PathName = "gather"
 
     def __post_init__(self) -> None:
         if self.pattern == "strided" and self.columns is not None:

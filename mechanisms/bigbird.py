@@ -15,7 +15,7 @@ from pydantic import NonNegativeInt, PositiveInt
 from torch import nn
 
 from attnbench.contracts import Mechanism, MixerShape, Tokens
-from attnbench.sparse import BlockWindow, Pattern, end_blocks, window_and_random
+from attnbench.sparse import BlockWindow, PathName, Pattern, end_blocks, window_and_random
 from attnbench.sparse.mixer import SparseMixer
 
 
@@ -29,7 +29,7 @@ class Options:
     globals: Literal["tokens", "blocks"] = "tokens"
     global_tokens: NonNegativeInt | None = None
     seed: int = 0
-    path: Literal["gather", "dense"] = "gather"
+    path: PathName = "gather"
 
     def __post_init__(self) -> None:
         BlockWindow(self.block_size, self.window_blocks)

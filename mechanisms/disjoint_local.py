@@ -7,13 +7,12 @@ Blocks are contiguous. The code released with that paper groups tokens a whole b
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 from pydantic import PositiveInt
 from torch import nn
 
 from attnbench.contracts import Mechanism, MixerShape, Tokens
-from attnbench.sparse import BlockWindow, Pattern
+from attnbench.sparse import BlockWindow, PathName, Pattern
 from attnbench.sparse.mixer import SparseMixer
 
 
@@ -22,7 +21,7 @@ class Options:
     """block_size: tokens of a block; the last block may be short."""
 
     block_size: PositiveInt = 64
-    path: Literal["gather", "dense"] = "gather"
+    path: PathName = "gather"
 
 
 def build(shape: MixerShape, options: Options) -> nn.Module:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from attnbench.contracts import Layout, Mechanism, MixerShape, Tokens
 from attnbench.errors import AttnbenchError
 from attnbench.layers import NO_TOKENS, attention, clear, positions
-from attnbench.sparse import Pattern, TokenWindow
+from attnbench.sparse import PathName, Pattern, TokenWindow
 from attnbench.sparse.mixer import HeadGroup, SparseMixer
 
 
@@ -40,7 +40,7 @@ class Options:
     global_tokens: NonNegativeInt = 1
     global_projections: Literal["separate", "shared"] = "separate"
     block_size: PositiveInt = 64
-    path: Literal["gather", "dense"] = "gather"
+    path: PathName = "gather"
 
     def __post_init__(self) -> None:
         if (self.dilation > 1) != (self.dilated_heads > 0):

@@ -11,7 +11,7 @@ from torch import Tensor
 from attnbench.contracts import Layout, MixerShape
 from attnbench.errors import AttnbenchError
 from attnbench.layers import QKVMixer
-from attnbench.sparse import Pattern, path
+from attnbench.sparse import Call, Pattern, path
 
 
 class HeadGroup(NamedTuple):
@@ -35,7 +35,8 @@ class SparseMixer(QKVMixer):
                 raise AttnbenchError("special rows in front see all rows, so a causal mechanism cannot have them")
             groups = [HeadGroup(heads, pattern.causal()) for heads, pattern in groups]
         self.groups = tuple(groups)
-        self.run_path, self.implementation = path(path_name)
+        self.run_path = path(path_name)
+        self.implementation = self.run_path.implementation
 
     @property
     def pattern(self) -> Pattern:
@@ -48,3 +49,8 @@ class SparseMixer(QKVMixer):
         sizes = [group.heads for group in self.groups]
         split = zip(self.groups, *(x.split(sizes, dim=1) for x in (q, k, v)), strict=True)
         return torch.cat([self.run_path(q, k, v, group.pattern, mask, layout) for group, q, k, v in split], dim=1)
+
+    def refusal(self, layout: Layout, masked: bool, dtype: torch.dtype, device: torch.device) -> str | None:
+        call = Call(layout, masked, self.shape.head_dim, dtype, device, grad=True)
+        reasons = (self.run_path.refusal(group.pattern, call) for group in self.groups)
+        return next((reason for reason in reasons if reason), None)
