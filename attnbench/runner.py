@@ -96,6 +96,7 @@ def rehearse(plan: Plan, device: str = "auto") -> dict[str, int | str]:
     _check_device(device, plan)
     check_runnable(plan)
     model = _build(plan, plan.task.plugin.object)
+    _check_path(plan, model, device)
     total, mixers = model.count_parameters()
     return {"attention path": _implementation(model), "params_total": total, "params_mixer": mixers}
 
@@ -106,6 +107,7 @@ def _execute(plan: Plan, settings: Settings, started: str) -> tuple[Record, Path
     try:
         check_runnable(plan)
         model = _build(plan, task)
+        _check_path(plan, model, settings.device)
         prepared = data.load(plan.task.plugin, plan.task.options, workers=torch.get_num_threads())
     except Exception as error:
         refused = isinstance(error, Unsupported)
@@ -178,6 +180,19 @@ def _build(plan: Plan, task: Task) -> Model:
         head, vocab, length = task.head(options), task.vocab(options), task.max_length(options)
     with blame(f"mechanism {name}: building it failed"), seeded(plan.seed, "build"):
         return Model(plan.rules.model, mechanism, plan.mechanism.options, head, vocab, length)
+
+
+def _check_path(plan: Plan, model: Model, device: str) -> None:
+    """
+    Raises:
+        Unsupported: the execution path of the mechanism cannot run this cell on this device.
+    """
+    task: Task = plan.task.plugin.object
+    shifted = any(choice.plugin.object.max_shift(choice.options) for choice in plan.regularizers)
+    dtype = torch.bfloat16 if plan.rules.numerics.dtype == "bf16" else torch.float32
+    where = torch.device("cuda" if device != "cpu" and torch.cuda.is_available() else "cpu")
+    if reason := model.refusal(task.max_length(plan.task.options), task.padded or shifted, dtype, where):
+        raise Unsupported(f"{plan.mechanism.plugin.name}: {reason}")
 
 
 def _implementation(model: Model) -> str:

@@ -15,7 +15,7 @@ from pydantic import NonNegativeInt, PositiveInt
 from torch import nn
 
 from attnbench.contracts import Mechanism, MixerShape, Tokens
-from attnbench.sparse import BlockWindow, Pattern, end_blocks, window_and_random
+from attnbench.sparse import BlockWindow, PathName, Pattern, end_blocks, window_and_random
 from attnbench.sparse.mixer import SparseMixer
 
 
@@ -29,7 +29,7 @@ class Options:
     globals: Literal["tokens", "blocks"] = "tokens"
     global_tokens: NonNegativeInt | None = None
     seed: int = 0
-    path: Literal["gather", "dense"] = "gather"
+    path: PathName = "gather"
 
     def __post_init__(self) -> None:
         BlockWindow(self.block_size, self.window_blocks)
@@ -61,6 +61,8 @@ MECHANISM = Mechanism(
     summary="Window, random blocks and global tokens or blocks",
     paper="Zaheer et al. 2020, Big Bird: Transformers for Longer Sequences",
     build=build,
+    family="block-sparse",
     options=Options,
     tokens=lambda options: Tokens(globals=options.extra_rows, block_size=options.block_size),
+    complexity="n",
 )

@@ -20,7 +20,8 @@ from torch import Tensor
 from attnbench.contracts import Layout, Mechanism, MixerShape, Tokens
 from attnbench.errors import AttnbenchError
 from attnbench.layers import QKVMixer, attention, clear, positions
-from attnbench.sparse import BlockWindow, Pattern, path, window_and_random
+from attnbench.sparse import BlockWindow, PathName, Pattern, window_and_random
+from attnbench.sparse.mixer import SparseMixer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +53,7 @@ class Options:
     share_projections: bool = True
     head_split: Annotated[float, Field(ge=0, lt=1)] = 0.0
     broadcast: bool = False
-    path: Literal["gather", "dense"] = "gather"
+    path: PathName = "gather"
 
     def __post_init__(self) -> None:
         BlockWindow(self.block_size, self.window_blocks)
@@ -78,30 +79,20 @@ class Options:
 _STAGE2 = {"representatives", "merge", "stage2_input", "stage2_norm", "share_projections", "head_split", "broadcast"}
 
 
-class HST(QKVMixer):
+class HST(SparseMixer):
     def __init__(self, shape: MixerShape, options: Options):
-        super().__init__(shape)
-        self.options = options
-        self.stage2_heads = self._stage2_heads()
+        stage2_heads = _stage2_heads(shape.heads, options.head_split)
         topology = window_and_random(
             shape,
             block_size=options.block_size,
             window=options.window_blocks,
             random_blocks=options.random_blocks,
             seed=options.seed,
-            heads=shape.heads - self.stage2_heads,
+            heads=shape.heads - stage2_heads,
         )
-        self.pattern = Pattern(topology, broadcast=options.broadcast)
-        self.run_path, self.implementation = path(options.path)
+        super().__init__(shape, Pattern(topology, broadcast=options.broadcast), options.path)
+        self.options, self.stage2_heads = options, stage2_heads
         self.stage2 = None if options.share_projections else QKVMixer(shape)
-
-    def _stage2_heads(self) -> int:
-        """Heads taken out of stage 1 and given to stage 2."""
-        heads, share = self.shape.heads, self.options.head_split
-        count = round(share * heads)
-        if share and not 0 < count < heads:
-            raise AttnbenchError(f"head_split={share} of {heads} heads gives {count} to stage 2; both stages need one")
-        return count
 
     def forward(self, x: Tensor, mask: Tensor | None = None, layout: Layout | None = None) -> Tensor:
         if layout is None:
@@ -151,17 +142,27 @@ class HST(QKVMixer):
         return weights.join(F.pad(y, (0, 0, 0, 0, first, 0)))
 
 
+def _stage2_heads(heads: int, share: float) -> int:
+    """Heads taken out of stage 1 and given to stage 2."""
+    count = round(share * heads)
+    if share and not 0 < count < heads:
+        raise AttnbenchError(f"head_split={share} of {heads} heads gives {count} to stage 2; both stages need one")
+    return count
+
+
 MECHANISM = Mechanism(
     summary="Hierarchical Sparse Transformer: block windows, then attention among block representatives",
     paper="Liu et al. 2022, ERNIE-SPARSE: Learning Hierarchical Efficient Transformer "
     "Through Regularized Self-Attention",
     build=lambda shape, options: HST(shape, options),
+    family="hierarchical",
     options=Options,
     tokens=lambda options: Tokens(
         globals=options.global_tokens,
         reps_per_block=options.reps_per_block if options.representatives == "inserted" else 0,
         block_size=options.block_size,
     ),
+    complexity="n + (n/b)^2",
     presets={
         "literal": {"window_blocks": 1, "merge": "replace", "stage2_norm": False},
         "ours": {},

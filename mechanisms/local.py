@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 from pydantic import PositiveInt
 from torch import nn
 
 from attnbench.contracts import Mechanism, MixerShape, Tokens
-from attnbench.sparse import BlockWindow, Pattern
+from attnbench.sparse import BlockWindow, PathName, Pattern
 from attnbench.sparse.mixer import SparseMixer
 
 
@@ -19,7 +18,7 @@ class Options:
 
     block_size: PositiveInt = 64
     window_blocks: PositiveInt = 3
-    path: Literal["gather", "dense"] = "gather"
+    path: PathName = "gather"
 
     def __post_init__(self) -> None:
         BlockWindow(self.block_size, self.window_blocks)
@@ -33,6 +32,9 @@ MECHANISM = Mechanism(
     summary="Block window: own block and neighbours",
     paper="Zaheer et al. 2020, Big Bird: Transformers for Longer Sequences",
     build=build,
+    family="window",
     options=Options,
     tokens=lambda options: Tokens(block_size=options.block_size),
+    causal="capable",
+    complexity="n",
 )

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 from pydantic import NonNegativeInt, PositiveInt
 from torch import nn
 
 from attnbench.contracts import Mechanism, MixerShape, Tokens
-from attnbench.sparse import Pattern, TokenWindow
+from attnbench.sparse import PathName, Pattern, TokenWindow
 from attnbench.sparse.mixer import SparseMixer
 
 
@@ -19,7 +18,7 @@ class Options:
 
     window: NonNegativeInt = 64
     block_size: PositiveInt = 64
-    path: Literal["gather", "dense"] = "gather"
+    path: PathName = "gather"
 
 
 def build(shape: MixerShape, options: Options) -> nn.Module:
@@ -30,6 +29,9 @@ MECHANISM = Mechanism(
     summary="Sliding window of tokens on each side",
     paper="Beltagy et al. 2020, Longformer: The Long-Document Transformer",
     build=build,
+    family="window",
     options=Options,
     tokens=lambda options: Tokens(block_size=options.block_size),
+    causal="capable",
+    complexity="n",
 )

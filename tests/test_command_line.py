@@ -244,7 +244,7 @@ def test_the_report_shows_the_runs(call: Call, tmp_path: Path) -> None:
     assert Path(written).read_text("utf-8") == table
 
 
-@pytest.mark.parametrize("command", ["list", "show", "run", "new", "report"])
+@pytest.mark.parametrize("command", ["list", "show", "run", "new", "report", "check"])
 def test_every_command_explains_itself_with_examples(call: Call, command: str) -> None:
     said = call(command, "--help")
     assert said.code == 0 and "Examples" in said.out and f"attnbench {command}" in said.out

@@ -14,8 +14,8 @@ import torch
 
 import attnbench
 from attnbench import registry, runner, store
-from attnbench.errors import AttnbenchError, UnknownName
-from attnbench.plan import Plan
+from attnbench.errors import AttnbenchError, UnknownName, Unsupported
+from attnbench.plan import Plan, make
 from attnbench.record import Record, from_json
 
 TINY: dict[str, Any] = {
@@ -94,7 +94,14 @@ def made_mechanism(folder: Path, name: str, before: str = "pass", arguments: str
 # what stands in a record
 
 
-@pytest.mark.parametrize("mechanism", registry.names("mechanisms"))
+@pytest.mark.parametrize(
+    "mechanism",
+    [
+        name
+        for name in registry.names("mechanisms")
+        if not getattr(registry.load("mechanisms", name).object, "requires", ())
+    ],
+)
 @pytest.mark.parametrize("task", ["recall", "digits"])
 def test_the_record_of_every_mechanism_is_complete_and_agrees_with_itself(
     tmp_path: Path, mechanism: str, task: str
@@ -213,6 +220,41 @@ def test_a_cell_without_its_package_is_recorded_as_unsupported(tmp_path: Path) -
     record = tiny(tmp_path, made_mechanism(tmp_path, "needs", arguments="requires=('no_such_package',)"))
     assert record.status == "unsupported" and record.reason is not None and "no_such_package" in record.reason
     assert record.quality is None and record.curve == [] and file_of(record, tmp_path).is_file()
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "options", "reason"),
+    [
+        ("local", {"path": "flex"}, "no backward pass on a CPU"),
+        ("hst", {"path": "flex"}, "no backward pass on a CPU"),
+        ("hst", {"path": "xformers", "block_size": 16}, "takes no global rows, representatives"),
+        ("sliding", {"path": "fmha", "block_size": 16}, "runs on CUDA, got cpu"),
+        ("xformers_local", {}, "runs on CUDA, got cpu"),
+        ("xformers_blocksparse", {"block_size": 8}, "at least 16 rows"),
+        ("xformers_blocksparse", {"block_size": 16, "numerics.dtype": "bf16"}, "got torch.bfloat16"),
+    ],
+)
+def test_outside_the_domain_of_its_path_a_cell_is_unsupported_before_training(
+    tmp_path: Path, mechanism: str, options: dict[str, Any], reason: str
+) -> None:
+    if "block_size" not in options and mechanism != "xformers_local":
+        options = {**options, "block_size": 4}
+    record = tiny(tmp_path, mechanism, options=options, device="cpu")
+    assert record.status == "unsupported" and record.reason is not None and reason in record.reason
+    assert record.reason.startswith(f"{mechanism}: path ") and record.cost is None
+    with pytest.raises(Unsupported, match="path "):
+        runner.rehearse(make(mechanism, "recall", settings={**TINY, **options}), device="cpu")
+
+
+def test_a_cell_of_xformers_runs_until_its_softmax_would_be_wrong(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = {"block_size": 16, "random_blocks": 0}
+    record = tiny(tmp_path, "xformers_blocksparse", options=options)
+    assert record.quality is not None and record.spec.mechanism.implementation == "reference"
+    monkeypatch.setattr("attnbench.sparse.xformers.LOGIT_SPREAD", 0.0)
+    record = tiny(tmp_path, "xformers_blocksparse", options=options)
+    assert record.status == "failed" and str(record.reason).startswith("step 0: path xformers: rows whose")
 
 
 def test_a_task_that_cannot_be_prepared_here_is_unsupported(tmp_path: Path) -> None:

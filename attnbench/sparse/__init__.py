@@ -4,6 +4,8 @@ Every path has one signature and equals the `dense` path, which defines what is 
 
     path(q, k, v, pattern, mask, layout) -> y       q, k, v, y: (B, H, rows, D); mask: (B, rows) bool or None
 
+Outside its domain a path raises `Unsupported` with the limit; none gives way to another in silence.
+
 Rows are laid out as `attnbench.contracts.Layout` says. Who sees whom, always among real rows only:
 
     content, representatives   each other as the topology says of their blocks (a representative belongs to its block),
@@ -13,14 +15,13 @@ Rows are laid out as `attnbench.contracts.Layout` says. Who sees whom, always am
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import Literal
 
-from torch import Tensor
-
-from attnbench.contracts import Layout
 from attnbench.errors import UnknownName
+from attnbench.sparse import flex, xformers
 from attnbench.sparse.dense import dense
 from attnbench.sparse.gather import gather
+from attnbench.sparse.paths import Call, Path
 from attnbench.sparse.pattern import Pattern, end_blocks
 from attnbench.sparse.topologies import (
     BlockWindow,
@@ -33,13 +34,22 @@ from attnbench.sparse.topologies import (
 )
 from attnbench.sparse.topology import Causal, Topology, Union, visible
 
-Path = Callable[[Tensor, Tensor, Tensor, Pattern, Tensor | None, Layout], Tensor]
+#: For the options of mechanisms; the names of PATHS.
+PathName = Literal["gather", "dense", "flex", "xformers", "fmha"]
 
-#: path name -> (function, what the record says ran)
-PATHS: dict[str, tuple[Path, str]] = {"gather": (gather, "reference"), "dense": (dense, "dense emulation")}
+PATHS: dict[str, Path] = {
+    path.name: path
+    for path in (
+        Path("gather", gather, "reference"),
+        Path("dense", dense, "dense emulation"),
+        Path("flex", flex.flex, "kernel", flex.domain),
+        Path("xformers", xformers.blocksparse, "reference", xformers.blocksparse_domain),
+        Path("fmha", xformers.fmha, "kernel", xformers.fmha_domain),
+    )
+}
 
 
-def path(name: str) -> tuple[Path, str]:
+def path(name: str) -> Path:
     if name not in PATHS:
         raise UnknownName("execution path", name, PATHS)
     return PATHS[name]
@@ -48,10 +58,12 @@ def path(name: str) -> tuple[Path, str]:
 __all__ = [
     "PATHS",
     "BlockWindow",
+    "Call",
     "Causal",
     "Fixed",
     "FromRule",
     "Path",
+    "PathName",
     "Pattern",
     "RandomBlocks",
     "Strided",

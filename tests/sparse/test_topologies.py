@@ -92,7 +92,7 @@ def test_only_blocks_with_a_visible_pair_are_computed(name: str, length: int) ->
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("length", [1, 29, 64])
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("path", sorted(set(PATHS) - {"dense", "flex", "xformers"}))
+@pytest.mark.parametrize("path", ["gather"])
 def test_a_path_equals_the_dense_one(path: str, name: str, length: int, masked: bool) -> None:
     topology = CASES[name][0]
     generator = torch.Generator().manual_seed(3)
@@ -105,7 +105,7 @@ def test_a_path_equals_the_dense_one(path: str, name: str, length: int, masked: 
         q, k, v, up = torch.randn(4, 3, 2, 2 + length, 5, generator=generator.manual_seed(4), dtype=torch.float64)
         for tensor in (q, k, v):
             tensor.requires_grad_()
-        y = PATHS[name_of_path][0](q, k, v, Pattern(topology), mask, Layout(tokens, length))
+        y = PATHS[name_of_path](q, k, v, Pattern(topology), mask, Layout(tokens, length))
         weight = up if mask is None else up * mask[:, None, :, None]
         results.append([y * (weight != 0), *torch.autograd.grad((y * weight).sum(), (q, k, v))])
     for found, expected in zip(*results, strict=True):
@@ -118,7 +118,7 @@ def test_global_content_goes_with_a_reordered_grid() -> None:
     mask[1, 15:] = False
     q, k, v = torch.randn(3, 2, 2, 23, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     layout = Tokens(block_size=4)
-    gathered, dense = (PATHS[path][0](q, k, v, pattern, mask, Layout(layout, 23)) for path in ("gather", "dense"))
+    gathered, dense = (PATHS[path](q, k, v, pattern, mask, Layout(layout, 23)) for path in ("gather", "dense"))
     torch.testing.assert_close(gathered[0], dense[0], atol=1e-12, rtol=1e-9)
     torch.testing.assert_close(gathered[1, :, :15], dense[1, :, :15], atol=1e-12, rtol=1e-9)
 
@@ -134,7 +134,7 @@ def test_what_cannot_be_joined_is_refused() -> None:
     x = torch.randn(1, 1, layout.rows, 2)
     for path in ("gather", "dense"):
         with pytest.raises(ValueError, match="does not go with representatives"):
-            PATHS[path][0](x, x, x, Pattern(Strided(4, 3)), None, layout)
+            PATHS[path](x, x, x, Pattern(Strided(4, 3)), None, layout)
 
 
 def test_a_rule_is_evaluated_once_per_length() -> None:
