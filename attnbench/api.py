@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from attnbench import registry
-from attnbench.contracts import Cell, Mechanism, Task
-from attnbench.errors import AttnbenchError
+from attnbench.contracts import Task
 from attnbench.options import parse
-from attnbench.plan import missing_packages
+from attnbench.plan import choose_mechanism
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -34,30 +33,25 @@ def list_regularizers() -> list[str]:
     return registry.names("regularizers")
 
 
-def build_mechanism(name: str, *, dim: int, heads: int, length: int, init_seed: int = 0, **options: Any) -> nn.Module:
+def build_mechanism(
+    name: str, *, dim: int, heads: int, length: int, init_seed: int = 0, causal: bool = False, **options: Any
+) -> nn.Module:
     """A mixer that works alone: `mixer(x, mask=None, keep_special=False)` with x (batch, up to `length` rows, dim).
 
     Special rows are put in, carried through the call and taken out again, as the encoder does; `keep_special=True`
-    returns them too. Parameters are a function of `init_seed` and their names.
+    returns them too. Parameters are a function of `init_seed` and their names. With `causal` a row sees itself and
+    earlier rows only.
 
     Raises:
-        AttnbenchError: unknown name or option, or dim that heads does not divide.
+        AttnbenchError: unknown name or option, dim that heads does not divide, or a mechanism that cannot be causal.
+        Unsupported: a package it needs is missing.
     """
-    from attnbench.model import SpecialTokens, StandaloneMixer, mixer_shape
-    from attnbench.randomness import initialise, seeded
+    from attnbench.model import standalone
 
-    plugin = registry.load("mechanisms", name)
-    if isinstance(plugin.object, Cell):
-        plugin = registry.load("mechanisms", plugin.object.mechanism)
-    mechanism: Mechanism = plugin.object
-    if missing := missing_packages(mechanism):
-        raise AttnbenchError(f"{name} needs the package {', '.join(missing)}, which is not installed")
-    chosen = parse(f"mechanism {plugin.name}", mechanism.options, options, mechanism.presets)
-    shape = mixer_shape(mechanism, chosen, dim=dim, heads=heads, length=length)
-    with seeded(init_seed, "build"):
-        mixer = StandaloneMixer(mechanism.build(shape, chosen), SpecialTokens(dim, shape.tokens), dim, length)
-    initialise(mixer, init_seed)
-    return mixer
+    chosen = choose_mechanism(name, options)
+    return standalone(
+        chosen.plugin.object, chosen.options, dim=dim, heads=heads, length=length, init_seed=init_seed, causal=causal
+    )
 
 
 def build_task(name: str, **options: Any) -> Any:

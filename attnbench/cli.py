@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
-from attnbench import data_cli, registry, scaffold, screen
+from attnbench import check_cli, data_cli, registry, scaffold, screen
 from attnbench import protocol as protocols
 from attnbench.contracts import Cell
 from attnbench.errors import AttnbenchError, Terminated, UnknownName, blame, describe
@@ -33,6 +33,7 @@ app = typer.Typer(
 )
 
 app.add_typer(data_cli.app, name="data")
+app.command(epilog=check_cli.EXAMPLES)(check_cli.check)
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 Results = Annotated[
@@ -45,6 +46,10 @@ Results = Annotated[
         callback=lambda folder: folder.expanduser(),
     ),
 ]
+
+
+#: What `attnbench check` holds a mechanism to.
+PROMISES = ("causal", "exact", "length_bound", "honours_masks", "complexity", "requires")
 
 
 class What(StrEnum):
@@ -121,15 +126,33 @@ def _runs(results: Path) -> tuple[list[list[str]], list[str]]:
     return rows, ["id", "protocol", "task", "mechanism", "status", "test"]
 
 
-@app.command(epilog="Examples:  attnbench show hst   |   attnbench show ./mine.py   |   attnbench show quick --json")
+@app.command(
+    epilog="Examples:  attnbench show hst   |   attnbench show ./mine.py   |   attnbench show quick --json   |   "
+    "attnbench show bigbird --plot --set block_size=16 --length 256 --to bigbird.png"
+)
 def show(
     name: Annotated[str, typer.Argument(help="A mechanism, task, regularizer or protocol; or a plugin's file.")],
+    plot: Annotated[bool, typer.Option("--plot", help="Draw what a sparse mechanism sees.")] = False,
+    set_: Annotated[
+        list[str], typer.Option("--set", metavar="KEY=VALUE", help="With --plot: an option, or model.heads.")
+    ] = [],  # noqa: B006  typer copies it
+    length: Annotated[int | None, typer.Option(help="With --plot: content rows.", show_default="256")] = None,
+    to: Annotated[
+        Path | None, typer.Option("--to", help="With --plot: the picture's file.", show_default="./NAME.png")
+    ] = None,
     as_json_: Json = False,
 ) -> None:
-    """Show a plugin or protocol: options with their defaults, paper, version, where it comes from."""
+    """Show a plugin or protocol: options with their defaults, paper, version, where it comes from; or what it sees."""
+    if not plot and (set_ or length is not None or to):
+        raise AttnbenchError("--set, --length and --to go with --plot")
     kinds = [kind for kind in registry.KINDS if name in registry.names(kind)]
-    if name in protocols.names():
-        facts: dict[str, Any] = protocols.load(name).model_dump(mode="json")
+    if plot:
+        from attnbench.settings import parse_pairs
+        from attnbench.sight import show as draw
+
+        facts: dict[str, Any] = draw(name, parse_pairs(set_), 256 if length is None else length, to)
+    elif name in protocols.names():
+        facts = protocols.load(name).model_dump(mode="json")
     elif not kinds and not (name.endswith(".py") or ":" in name or os.sep in name):
         known = [n for kind in registry.KINDS for n in registry.names(kind)] + protocols.names()
         raise UnknownName("mechanism, task, regularizer or protocol", name, known)
@@ -144,7 +167,7 @@ def show(
 def _facts(plugin: registry.Plugin) -> dict[str, Any]:
     thing = plugin.object
     facts: dict[str, Any] = {"name": plugin.name, "kind": plugin.kind.removesuffix("s"), "summary": thing.summary}
-    for field in ("paper", "mechanism", "regularizer", "causal", "exact", "length_bound", "honours_masks", "requires"):
+    for field in ("paper", "mechanism", "regularizer", *PROMISES):
         if hasattr(thing, field):
             facts[field] = getattr(thing, field)
     if hasattr(thing, "source"):

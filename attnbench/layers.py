@@ -1,6 +1,6 @@
 """What mechanisms may reuse: projections, head split, rotary positions, masked rows.
 
-Shape letters: B batch, R rows, H heads, D width of a head, C = H * D.
+Shape letters: B batch, R rows, H heads, D width of a head, C = H * D, F features of a query or key.
 """
 
 from __future__ import annotations
@@ -72,9 +72,11 @@ class QKVMixer(nn.Module):
         q, k, v = self.project(clear(x, mask), positions(layout, x.device))
         return self.join(self.mix(q, k, v, mask, layout))
 
-    def project(self, x_BRC: Tensor, positions_R: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values of rows at these positions, each (B, H, R, D)."""
-        q, k, v = self.qkv(x_BRC).unflatten(-1, (3, self.shape.heads, -1)).permute(2, 0, 3, 1, 4)
+    def project(
+        self, x_BRC: Tensor, positions_R: Tensor, qkv: nn.Linear | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values of rows at these positions, each (B, H, R, D); `qkv` stands in for the mixer's."""
+        q, k, v = (qkv or self.qkv)(x_BRC).unflatten(-1, (3, self.shape.heads, -1)).permute(2, 0, 3, 1, 4)
         if self.shape.rotary:
             q, k = rotate(q, positions_R), rotate(k, positions_R)
         return q, k, v
@@ -89,6 +91,23 @@ def clear(x_BRC: Tensor, mask_BR: Tensor | None) -> Tensor:
     return x_BRC if mask_BR is None else x_BRC.masked_fill(~mask_BR[..., None], 0)
 
 
-def attention(q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None = None) -> Tensor:
-    """Softmax attention; `visible` is bool, broadcast to (B, H, queries, keys); a query that sees nothing gives 0."""
-    return F.scaled_dot_product_attention(q, k, v, attn_mask=visible)
+def attention(q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None = None, causal: bool = False) -> Tensor:
+    """Softmax attention; `visible` is bool, broadcast to (B, H, queries, keys); a query that sees nothing gives 0.
+
+    With `causal` a query also sees no key behind its own row.
+    """
+    if causal and visible is not None:
+        rows = q.shape[2]
+        visible = visible & torch.ones(rows, rows, dtype=torch.bool, device=q.device).tril()
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=visible, is_causal=causal and visible is None)
+
+
+def linear_attention(phi_q_BHRF: Tensor, phi_k_BHRF: Tensor, v_BHRD: Tensor, mask_BR: Tensor | None) -> Tensor:
+    """Attention with weights phi_q . phi_k >= 0, normalised over the real keys, in time linear in the rows; a query
+    whose weights are all 0 gives 0.
+    """
+    if mask_BR is not None:
+        phi_k_BHRF = phi_k_BHRF.masked_fill(~mask_BR[:, None, :, None], 0)
+    summed = phi_q_BHRF @ (phi_k_BHRF.mT @ v_BHRD)
+    weight = phi_q_BHRF @ phi_k_BHRF.sum(-2)[..., None]
+    return summed / weight.masked_fill(weight == 0, 1)

@@ -17,7 +17,7 @@ from attnbench.config import ModelConfig
 from attnbench.contracts import NO_TARGET, Classify, Head, Layout, Match, Mechanism, MixerShape, TagTokens, Tokens
 from attnbench.errors import AttnbenchError, Unsupported
 from attnbench.layers import QKVMixer, clear, positions
-from attnbench.randomness import Dropout, Stream
+from attnbench.randomness import Dropout, Stream, initialise, seeded
 
 #: The least number of rows kept free for a shifted pass.
 SHIFT_ROOM = 64
@@ -83,8 +83,16 @@ class StandaloneMixer(nn.Module):
         return y if keep_special else y[:, layout.specials :]
 
 
-def mixer_shape(mechanism: Mechanism, options: Any, *, dim: int, heads: int, length: int, **more: Any) -> MixerShape:
-    """The shape to build for content of up to `length` rows, with room for a shifted pass behind it."""
+def mixer_shape(
+    mechanism: Mechanism, options: Any, *, dim: int, heads: int, length: int, causal: bool = False, **more: Any
+) -> MixerShape:
+    """The shape to build for content of up to `length` rows, with room for a shifted pass behind it.
+
+    Raises:
+        Unsupported: `causal` is asked of a mechanism that is not.
+    """
+    if causal and mechanism.causal == "no":
+        raise Unsupported("this mechanism cannot be causal")
     MixerShape(dim=dim, heads=heads, length=length)  # refuses what cannot be, before the room is added
     tokens = mechanism.tokens(options)
     return MixerShape(
@@ -92,9 +100,23 @@ def mixer_shape(mechanism: Mechanism, options: Any, *, dim: int, heads: int, len
         heads=heads,
         length=length + shift_room(tokens),
         tokens=tokens,
-        causal=mechanism.causal == "only",
+        causal=causal or mechanism.causal == "only",
         **more,
     )
+
+
+def standalone(
+    mechanism: Mechanism, options: Any, *, dim: int, heads: int, length: int, init_seed: int = 0, causal: bool = False
+) -> StandaloneMixer:
+    """The mechanism as a mixer that works alone; its parameters are a function of `init_seed` and their names.
+
+    `causal` asks a mechanism that is capable of it for its causal form.
+    """
+    shape = mixer_shape(mechanism, options, dim=dim, heads=heads, length=length, causal=causal)
+    with seeded(init_seed, "build"):
+        mixer = StandaloneMixer(mechanism.build(shape, options), SpecialTokens(dim, shape.tokens), dim, length)
+    initialise(mixer, init_seed)
+    return mixer
 
 
 def shift_room(tokens: Tokens) -> int:

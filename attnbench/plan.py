@@ -78,12 +78,7 @@ class Plan:
         name = self.mechanism.plugin.name
         if task.padded and not mechanism.honours_masks:
             return f"{name} ignores masks and the examples of {self.task.plugin.name} differ in length"
-        for choice in self.regularizers:
-            if choice.plugin.object.max_shift(choice.options) and not mechanism.honours_masks:
-                return f"{choice.plugin.name} shifts the input behind masked rows, and {name} ignores masks"
-            if choice.plugin.object.max_shift(choice.options) and mechanism.length_bound:
-                return f"{choice.plugin.name} shifts the input, and the output of {name} depends on the padded length"
-        return None
+        return next(filter(None, (shift_refusal(self.mechanism, choice) for choice in self.regularizers)), None)
 
 
 def make(
@@ -224,6 +219,39 @@ def _choose(kind: str, plugin: Plugin, values: Mapping[str, Any]) -> Choice:
     return Choice(plugin, parse(f"{kind} {plugin.name}", plugin.object.options, values, presets))
 
 
+def load_mechanism(reference: str) -> Plugin:
+    """The mechanism `reference` names; a cell's is the one it trains.
+
+    Raises:
+        AttnbenchError: unknown or broken.
+        Unsupported: a package it needs is missing.
+    """
+    plugin, _, _ = _cell(reference, None)
+    _check_packages(plugin)
+    return plugin
+
+
+def choose_mechanism(reference: str, values: Mapping[str, Any]) -> Choice:
+    """The same with its options.
+
+    Raises:
+        AttnbenchError: besides, an option or value that cannot be.
+    """
+    return _choose("mechanism", load_mechanism(reference), values)
+
+
+def shift_refusal(mechanism: Choice, regularizer: Choice) -> str | None:
+    """Why this regularizer cannot move the input of this mechanism, or None."""
+    name, contract = mechanism.plugin.name, mechanism.plugin.object
+    if not regularizer.plugin.object.max_shift(regularizer.options):
+        return None
+    if not contract.honours_masks:
+        return f"{regularizer.plugin.name} shifts the input behind masked rows, and {name} ignores masks"
+    if contract.length_bound:
+        return f"{regularizer.plugin.name} shifts the input, and the output of {name} depends on the padded length"
+    return None
+
+
 def missing_packages(mechanism: Mechanism) -> list[str]:
     """Of the packages a mechanism needs, those that are not installed."""
     from importlib.util import find_spec
@@ -242,13 +270,14 @@ def check_runnable(plan: Plan) -> None:
     Raises:
         Unsupported: the cell cannot run, with the reason.
     """
-    mechanism: Mechanism = plan.mechanism.plugin.object
-    if missing := missing_packages(mechanism):
-        raise Unsupported(
-            f"{plan.mechanism.plugin.name} needs the package {', '.join(missing)}, which is not installed"
-        )
+    _check_packages(plan.mechanism.plugin)
     if plan.refusal:
         raise Unsupported(plan.refusal)
+
+
+def _check_packages(plugin: Plugin) -> None:
+    if missing := missing_packages(plugin.object):
+        raise Unsupported(f"{plugin.name} needs the package {', '.join(missing)}, which is not installed")
 
 
 def regularizer_of(choice: Choice) -> tuple[Regularizer, Any]:

@@ -61,6 +61,8 @@ MECHANISM = Mechanism(
     summary="Window, random blocks and global tokens or blocks",
     paper="Zaheer et al. 2020, Big Bird: Transformers for Longer Sequences",
     build=build,
+    family="block-sparse",
     options=Options,
     tokens=lambda options: Tokens(globals=options.extra_rows, block_size=options.block_size),
+    complexity="n",
 )

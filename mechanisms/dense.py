@@ -12,12 +12,15 @@ class Dense(QKVMixer):
     implementation = "kernel"
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
-        return attention(q, k, v, None if mask is None else mask[:, None, None, :])
+        return attention(q, k, v, None if mask is None else mask[:, None, None, :], causal=self.shape.causal)
 
 
 MECHANISM = Mechanism(
     summary="Full softmax attention; every other mechanism is measured against it",
     paper="Vaswani et al. 2017, Attention Is All You Need",
     build=lambda shape, options: Dense(shape),
+    family="dense",
+    causal="capable",
     exact=True,
+    complexity="n^2",
 )

@@ -155,12 +155,14 @@ MECHANISM = Mechanism(
     paper="Liu et al. 2022, ERNIE-SPARSE: Learning Hierarchical Efficient Transformer "
     "Through Regularized Self-Attention",
     build=lambda shape, options: HST(shape, options),
+    family="hierarchical",
     options=Options,
     tokens=lambda options: Tokens(
         globals=options.global_tokens,
         reps_per_block=options.reps_per_block if options.representatives == "inserted" else 0,
         block_size=options.block_size,
     ),
+    complexity="n + (n/b)^2",
     presets={
         "literal": {"window_blocks": 1, "merge": "replace", "stage2_norm": False},
         "ours": {},

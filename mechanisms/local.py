@@ -32,6 +32,9 @@ MECHANISM = Mechanism(
     summary="Block window: own block and neighbours",
     paper="Zaheer et al. 2020, Big Bird: Transformers for Longer Sequences",
     build=build,
+    family="window",
     options=Options,
     tokens=lambda options: Tokens(block_size=options.block_size),
+    causal="capable",
+    complexity="n",
 )

@@ -29,6 +29,9 @@ MECHANISM = Mechanism(
     summary="Sliding window of tokens on each side",
     paper="Beltagy et al. 2020, Longformer: The Long-Document Transformer",
     build=build,
+    family="window",
     options=Options,
     tokens=lambda options: Tokens(block_size=options.block_size),
+    causal="capable",
+    complexity="n",
 )

@@ -244,7 +244,7 @@ def test_the_report_shows_the_runs(call: Call, tmp_path: Path) -> None:
     assert Path(written).read_text("utf-8") == table
 
 
-@pytest.mark.parametrize("command", ["list", "show", "run", "new", "report"])
+@pytest.mark.parametrize("command", ["list", "show", "run", "new", "report", "check"])
 def test_every_command_explains_itself_with_examples(call: Call, command: str) -> None:
     said = call(command, "--help")
     assert said.code == 0 and "Examples" in said.out and f"attnbench {command}" in said.out
@@ -255,7 +255,7 @@ def test_every_command_explains_itself_with_examples(call: Call, command: str) -
 )
 def test_listing_and_help_load_no_torch(arguments: list[str]) -> None:
     code = f"import sys; sys.argv[1:] = {arguments!r}\nfrom attnbench.cli import main\n"
-    code += "try: main()\nexcept SystemExit: pass\nprint('torch' in sys.modules, file=sys.stderr)"
+    code += "try: main()\nexcept SystemExit as end: assert not end.code\nprint('torch' in sys.modules, file=sys.stderr)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stderr.strip().splitlines()[-1] == "False"
 

@@ -101,7 +101,9 @@ def test_light_modules_load_nothing_heavy(module: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "words", [["--help"], ["list"], ["list", "mechanisms", "--json"], ["run", "--help"]], ids=" ".join
+    "words",
+    [["--help"], ["list"], ["list", "mechanisms", "--json"], ["run", "--help"], ["check", "--help"]],
+    ids=" ".join,
 )
 def test_listing_and_help_load_nothing_heavy(words: list[str], tmp_path: Path) -> None:
     call = (

@@ -266,7 +266,7 @@ TASK = Task(summary="x", source=Source(citation="x", licence="x"), head=lambda o
 """
 
 
-@pytest.mark.parametrize("mechanism", ["dense", "bigbird", "hst", "sliding"])
+@pytest.mark.parametrize("mechanism", ["dense", "bigbird", "hst", "sliding", "moba", "nsa"])
 def test_a_score_does_not_depend_on_the_batch_it_is_read_in(tmp_path: Path, mechanism: str) -> None:
     path = tmp_path / "ragged_task.py"
     path.write_text(PADDED_TASK)

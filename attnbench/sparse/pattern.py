@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from attnbench.contracts import Layout
-from attnbench.sparse.topology import Topology
+from attnbench.sparse.topology import Causal, Topology
 
 #: From (block size, content rows real (B, N) bool) to the global content rows of each example:
 #: (positions (B, G) int64 in the content, valid (B, G) bool).
@@ -23,6 +23,12 @@ class Pattern:
     topology: Topology
     broadcast: bool = False
     content_globals: ContentGlobals | None = None
+
+    def causal(self) -> Pattern:
+        """Of this pattern, what does not lie behind the query."""
+        if self.broadcast or self.content_globals:
+            raise ValueError("rows that all others see cannot be causal")
+        return replace(self, topology=Causal(self.topology))
 
     def order(self, layout: Layout) -> Tensor | None:
         """`Topology.order` of this call. Representatives stand for blocks of content in its own order."""

@@ -64,7 +64,7 @@ def generate(parameters: Parameters, seed: int, indices: Ints | range, *, contou
         t = tables(parameters, margin)
         sizes = np.array([side, parameters.padding, border(parameters, margin), len(margins)])
         lay_out(t, sizes, which, key, numbers, facts, targets, distractors)
-        paint(t, which, facts, targets, distractors, images, alone)
+        paint(t, which, facts, targets, distractors, images, alone, np.empty((side, side)))
     origin, each = facts[:, 2], np.arange(count)
     terminal = np.where(facts[:, 0] == 1, origin, 1 - origin)
     origin_tips, terminal_tips = targets[:, :, 0, :2], targets[:, :, -1, :2]

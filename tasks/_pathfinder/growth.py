@@ -5,24 +5,22 @@ shorter distractors follow. The distribution is that of the original generator a
 not change it: directions without room are not drawn, candidates are drawn by rejection, stamps are looked up.
 
 Each image has its own stream of random integers, so that it does not depend on which images are drawn along with it.
+The occupied area is the maximum over the spaces of the dashes taken in, so a growing contour can ask the dashes
+instead, of which few are near. The area is painted only for the search for a distractor's first dash.
+
 No compiled function is called from another file: numba's cache notices changes of a file, not of what it calls.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any, TypeVar, cast
 
-import numba
 import numpy as np
-import numpy.typing as npt
 
 from .geometry import DEGREES, WEIGHT_ONE, Floats, Ints
 from .stamps import Levels, Tables
+from .workspace import Words, Work, compiled, inlined, streams, work
 
-Function = TypeVar("Function", bound=Callable[..., Any])
-Words = npt.NDArray[np.uint64]
 Whole = int | np.int64  # what compiled code returns as int is numpy's for the type checker
 
 _DRAWS = 3  # tries of a seed or of a dash, before its contour fails
@@ -30,43 +28,15 @@ _DISTRACTOR_TRIES = 5
 _LEAST_WEIGHT = WEIGHT_ONE * 255 * 1e-4  # of all candidates together; less is a dead end
 _FULL = 76  # occupancy up to this level (0.3 of 255) counts as free for a seed
 _QUICK_DRAWS = 16  # candidates drawn by rejection, before all are weighed
+_DOUBT = 2  # candidates rejected, before it is asked whether there is any to be had
 _QUICK_TRIES = 64  # random pixels looked at, before all are
 
 
-def compiled(function: Function) -> Function:
-    """Compile with numba; the cache on disk is used where some cache folder can be written."""
-    try:
-        return cast(Function, numba.njit(cache=True, nogil=True)(function))
-    except RuntimeError:  # numba found no place for its cache
-        return cast(Function, numba.njit(nogil=True)(function))
-
-
 @compiled
-def _mix(z: np.uint64) -> np.uint64:
-    """The finaliser of splitmix64."""
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return z ^ (z >> np.uint64(31))
-
-
-@compiled
-def _start_stream(key: Words, index: Whole, state: Words) -> None:
-    """Set the xoshiro256** `state` (4,) from the words of `key` and the image's index."""
-    golden = np.uint64(0x9E3779B97F4A7C15)
-    word = np.uint64(0)
-    for part in key:
-        word = _mix((word ^ part) + golden)
-    word = _mix((word ^ np.uint64(index)) + golden)
-    for k in range(4):
-        word += golden
-        state[k] = _mix(word)
-
-
-@compiled
-def _below(state: Words, bound: Whole) -> Whole:
-    """A uniform integer in 0 .. bound - 1 from xoshiro256**; `bound` below 2^40, so the modulo's bias is negligible."""
+def _next(state: Words) -> np.uint64:
+    """The next word of xoshiro256**; `state` (4,) is overwritten."""
     x = state[1] * np.uint64(5)
-    drawn = ((x << np.uint64(7)) | (x >> np.uint64(57))) * np.uint64(9)
+    drawn: np.uint64 = ((x << np.uint64(7)) | (x >> np.uint64(57))) * np.uint64(9)
     shifted = state[1] << np.uint64(17)
     state[2] ^= state[0]
     state[3] ^= state[1]
@@ -74,7 +44,13 @@ def _below(state: Words, bound: Whole) -> Whole:
     state[0] ^= state[3]
     state[2] ^= shifted
     state[3] = (state[3] << np.uint64(45)) | (state[3] >> np.uint64(19))
-    return np.int64(drawn % np.uint64(bound))
+    return drawn
+
+
+@compiled
+def _below(state: Words, bound: Whole) -> Whole:
+    """A uniform integer in 0 .. bound - 1; `bound` below 2^40, so the modulo's bias is negligible."""
+    return np.int64(_next(state) % np.uint64(bound))
 
 
 @compiled
@@ -89,53 +65,68 @@ def _step(y: Whole, x: Whole, displacement: Floats) -> tuple[Whole, Whole]:
 
 
 @compiled
-def _place(frame: Ints, y: Whole, x: Whole) -> Whole:
-    """The place of a pixel in the occupied area; `frame` (2,) is its stride and border."""
-    place: Whole = (y + frame[1]) * frame[0] + x + frame[1]
-    return place
+def _take_in(t: Tables, w: Work, number: Whole, dash: Ints) -> None:
+    """Make a dash (y, x, stamp, ...) the row `number` of `Work.taken`."""
+    for c in range(3):
+        w.taken[number, c] = dash[c]
+    for c in range(4):
+        w.taken[number, 3 + c] = dash[c // 2] + t.reach[dash[2], c]
+
+
+@inlined
+def _select_near(w: Work, count: Whole, y: Whole, x: Whole) -> Ints:
+    """Those of the first `count` dashes taken in that matter to a step from a pivot."""
+    found: Whole = np.int64(0)
+    for k in range(count):
+        for c in range(3):
+            w.near[found, c] = w.taken[k, c]  # overwritten by the next one, unless it is counted; without a branch
+        found += (w.taken[k, 3] <= y) & (y <= w.taken[k, 4]) & (w.taken[k, 5] <= x) & (x <= w.taken[k, 6])
+    return w.near[:found]
 
 
 @compiled
-def _occupy(t: Tables, occupied: Levels, frame: Ints, dash: Ints) -> None:
-    """Join the space of a dash (y, x, stamp) to the occupied area (maximum)."""
-    place = _place(frame, dash[0], dash[1])
-    for row in range(t.mask_start[dash[2]], t.mask_start[dash[2] + 1]):
-        where = np.uint64(place + t.mask_places[row])
-        occupied[where] = max(occupied[where], t.mask_levels[row])
+def _freedom(table: Levels, inside: Ints, near: Ints, y: Whole, x: Whole) -> Whole:
+    """255 less the greatest occupancy within the margin of a pixel, from `Tables.freedom` and `Work.inside[0]`."""
+    if min(y, x) < inside[0] or max(y, x) > inside[1]:
+        return 0
+    least: Whole = np.int64(255)
+    side = table.shape[1]
+    for k in range(near.shape[0]):
+        v, u = y - near[k, 0] + side // 2, x - near[k, 1] + side // 2
+        if _inside(side, v, u):
+            least = min(least, np.int64(table[near[k, 2], v, u]))
+    return least
 
 
-@compiled
-def _release(t: Tables, occupied: Levels, before: Levels, frame: Ints, dashes: Ints) -> None:
-    """Undo a failed contour: set the space of its dashes (n, 3) back to what it was. Cheaper than copying the area."""
-    for k in range(dashes.shape[0]):
-        place, stamp = _place(frame, dashes[k, 0], dashes[k, 1]), dashes[k, 2]
-        for row in range(t.mask_start[stamp], t.mask_start[stamp + 1]):
-            where = np.uint64(place + t.mask_places[row])
-            occupied[where] = before[where]
-
-
-@compiled
-def _crosses(t: Tables, occupied: Levels, place: Whole, stamp: Whole) -> bool:
-    """Whether a dash's space overlaps the occupied area too much."""
-    for row in range(t.mask_start[stamp], t.mask_core[stamp]):
-        if t.mask_levels[row] >= t.crossing[occupied[np.uint64(place + t.mask_places[row])]]:
-            return True
+@inlined
+def _crosses(t: Tables, w: Work, near: Ints, y: Whole, x: Whole, stamp: Whole) -> bool:
+    """Whether a dash's space overlaps the frame or that of the dashes `near` too much. Only the cores need a look."""
+    top, bottom, left, right = y + t.core[stamp, 0], y + t.core[stamp, 1], x + t.core[stamp, 2], x + t.core[stamp, 3]
+    if min(top, left) < w.inside[1, 0] or max(bottom, right) > w.inside[1, 1]:
+        return True
+    half = t.masks.shape[1] // 2
+    for k in range(near.shape[0]):
+        v, u, other = near[k, 0], near[k, 1], near[k, 2]
+        for row in range(max(top, v + t.core[other, 0]), min(bottom, v + t.core[other, 1]) + 1):
+            for column in range(max(left, u + t.core[other, 2]), min(right, u + t.core[other, 3]) + 1):
+                occupancy = t.masks[other, row - v + half, column - u + half]
+                if t.masks[stamp, row - y + half, column - x + half] >= t.crossing[occupancy]:
+                    return True
     return False
 
 
 @compiled
-def _freedom(t: Tables, occupied: Levels, place: Whole) -> Whole:
-    """255 less the greatest occupancy within the margin of a place; 0 outside the image."""
-    greatest = np.uint8(0)
-    for k in range(t.near.shape[0]):
-        greatest = max(greatest, occupied[np.uint64(place + t.near[k])])
-    return 255 - np.int64(greatest)
+def _weigh(t: Tables, w: Work, near: Ints, direction: Whole, y: Whole, x: Whole) -> Whole:
+    """Sum weight * freedom of all candidates; the sums so far are in `Work.cumulative`."""
+    first, total = t.ahead_start[direction], np.int64(0)
+    for row in range(first, t.ahead_start[direction + 1]):
+        total += t.ahead[row, 1] * _freedom(t.freedom, w.inside[0], near, y + t.ahead[row, 3], x + t.ahead[row, 4])
+        w.cumulative[row - first] = total
+    return total
 
 
-@compiled
-def _draw_candidate(
-    t: Tables, occupied: Levels, state: Words, direction: Whole, pivot: Whole, cumulative: Ints
-) -> Whole:
+@inlined
+def _draw_candidate(t: Tables, w: Work, near: Ints, direction: Whole, y: Whole, x: Whole) -> Whole:
     """Draw the next tip with probability proportional to weight * freedom; its row of `ahead`, or -1 at a dead end.
 
     Rejection first: a candidate drawn by weight is kept with probability freedom / 255. When one alone reaches the
@@ -143,52 +134,71 @@ def _draw_candidate(
     """
     first, end = t.ahead_start[direction], t.ahead_start[direction + 1]
     kept: Whole = np.int64(-1)
-    for _ in range(_QUICK_DRAWS):
-        drawn = _below(state, 255 * t.ahead[end - 1, 3])
+    total: Whole = np.int64(0)
+    for k in range(_QUICK_DRAWS):
+        drawn = _below(w.state, 255 * t.ahead[end - 1, 2])
         row: Whole = first
-        while t.ahead[row, 3] <= drawn // 255:
+        while t.ahead[row, 2] <= drawn // 255:
             row += 1
-        freedom = _freedom(t, occupied, pivot + t.ahead[row, 2])
+        freedom = _freedom(t.freedom, w.inside[0], near, y + t.ahead[row, 3], x + t.ahead[row, 4])
         if drawn % 255 < freedom:
             if t.ahead[row, 1] * freedom >= _LEAST_WEIGHT:
                 return row
             kept = row
             break
-    total = np.int64(0)
-    for row in range(first, end):
-        total += t.ahead[row, 1] * _freedom(t, occupied, pivot + t.ahead[row, 2])
-        cumulative[row - first] = total
+        if k == _DOUBT:
+            total = _weigh(t, w, near, direction, y, x)
+            if total == 0:  # nothing would be kept: only the stream goes on
+                for _ in range(k + 1, _QUICK_DRAWS):
+                    _next(w.state)
+                return -1
+    if total == 0:
+        total = _weigh(t, w, near, direction, y, x)
     if total < _LEAST_WEIGHT:
         return -1
     if kept >= 0:
         return kept
-    drawn = _below(state, total)
+    drawn = _below(w.state, total)
     row = first
-    while cumulative[row - first] <= drawn:
+    while w.cumulative[row - first] <= drawn:
         row += 1
     return row
 
 
 @compiled
-def _extend(t: Tables, occupied: Levels, frame: Ints, state: Words, tip: Ints, cumulative: Ints) -> bool:
+def _extend(t: Tables, w: Work, count: Whole, tip: Ints) -> bool:
     """Grow a contour by a dash; False at a dead end or crossing.
 
-    `tip` (6,): its last dash (y, x, stamp), then the pivot and direction of that dash; overwritten. The occupied area
-    takes in the *previous* dash only.
+    `tip` is a row of `Work.tips`, overwritten. The dashes taken in are `count`, then one more: the *previous* dash.
     """
     tip[3], tip[4] = _step(tip[3], tip[4], t.steps[2, tip[5]])
-    pivot = _place(frame, tip[3], tip[4])
+    near = _select_near(w, count, tip[3], tip[4])
     for _ in range(_DRAWS):
-        row = _draw_candidate(t, occupied, state, tip[5], pivot, cumulative)
+        row = _draw_candidate(t, w, near, tip[5], tip[3], tip[4])
         if row < 0:
             return False
-        candidate = t.ahead[row, 0]
-        if not _crosses(t, occupied, pivot + t.ahead[row, 2], DEGREES + candidate):
-            _occupy(t, occupied, frame, tip)
-            tip[0], tip[1] = tip[3] + t.offsets[candidate, 0], tip[4] + t.offsets[candidate, 1]
-            tip[2] = tip[5] = DEGREES + candidate
+        y, x, stamp = tip[3] + t.ahead[row, 3], tip[4] + t.ahead[row, 4], DEGREES + t.ahead[row, 0]
+        if not _crosses(t, w, near, y, x, stamp):
+            _take_in(t, w, count, tip)
+            tip[0], tip[1], tip[2], tip[5] = y, x, stamp, stamp
             return True
     return False
+
+
+@compiled
+def _place(frame: Ints, y: Whole, x: Whole) -> Whole:
+    """The place of a pixel in the occupied area; `frame` (2,) is its stride and border."""
+    place: Whole = (y + frame[1]) * frame[0] + x + frame[1]
+    return place
+
+
+@compiled
+def _occupy(t: Tables, w: Work, dash: Ints) -> None:
+    """Join the space of a dash (y, x, stamp) to the occupied area (maximum)."""
+    place = _place(w.frame, dash[0], dash[1])
+    for row in range(t.mask_start[dash[2]], t.mask_start[dash[2] + 1]):
+        where = np.uint64(place + t.mask_places[row])
+        w.occupied[where] = max(w.occupied[where], t.mask_levels[row])
 
 
 @compiled
@@ -201,53 +211,54 @@ def _seed(t: Tables, side: Whole, y: Whole, x: Whole, stamp: Whole, tip: Ints) -
 
 
 @compiled
-def _seed_targets(t: Tables, side: Whole, state: Words, tips: Ints) -> bool:
+def _seed_targets(t: Tables, w: Work) -> bool:
     """First dashes of both targets; False if the second one is outside the image three times.
 
     The first one is uniform over directions with room, then over the free tails of that direction. Drawing it again
     whenever it is outside is the same as failing, since it is the first thing that a trial draws.
     """
     while True:
-        room = t.room[_below(state, t.room.shape[0])]
-        y = room[1] + _below(state, room[2] - room[1] + 1)
-        x = room[3] + _below(state, room[4] - room[3] + 1)
-        if _seed(t, side, y, x, room[0], tips[0]):
+        room = t.room[_below(w.state, t.room.shape[0])]
+        y = room[1] + _below(w.state, room[2] - room[1] + 1)
+        x = room[3] + _below(w.state, room[4] - room[3] + 1)
+        if _seed(t, w.side, y, x, room[0], w.tips[0]):
             break
     for _ in range(_DRAWS):
-        stamp = _below(state, DEGREES)
-        ring = t.steps[3, _below(state, DEGREES)]
-        if _seed(t, side, int(np.rint(y + ring[0])), int(np.rint(x + ring[1])), stamp, tips[1]):
+        stamp = _below(w.state, DEGREES)
+        ring = t.steps[3, _below(w.state, DEGREES)]
+        if _seed(t, w.side, int(np.rint(y + ring[0])), int(np.rint(x + ring[1])), stamp, w.tips[1]):
             return True
     return False
 
 
 @compiled
-def _is_free(t: Tables, occupied: Levels, frame: Ints, side: Whole, pixel: Whole, stamp: Whole) -> bool:
+def _is_free(t: Tables, w: Work, pixel: Whole, stamp: Whole) -> bool:
     """Whether the first dash of a distractor has room at a tail; what lies outside the image does not matter."""
+    side, frame = w.side, w.frame
     place = _place(frame, pixel // side, pixel % side)
     for row in range(t.footprint_start[stamp], t.footprint_start[stamp + 1]):
         where = place + t.footprint_places[row]
-        if occupied[where] > _FULL and _inside(side, where // frame[0] - frame[1], where % frame[0] - frame[1]):
+        if w.occupied[where] > _FULL and _inside(side, where // frame[0] - frame[1], where % frame[0] - frame[1]):
             return False
     return True
 
 
 @compiled
-def _draw_tail(t: Tables, occupied: Levels, frame: Ints, side: Whole, state: Words, stamp: Whole, free: Ints) -> Whole:
-    """A uniform free tail as y * side + x; -1 if there is none. `free` (side * side,) is scratch.
+def _draw_tail(t: Tables, w: Work, stamp: Whole) -> Whole:
+    """A uniform free tail as y * side + x; -1 if there is none.
 
     A few random pixels are tried before all are looked at; the outcome is uniform either way.
     """
     for _ in range(_QUICK_TRIES):
-        pixel = _below(state, side * side)
-        if _is_free(t, occupied, frame, side, pixel, stamp):
+        pixel = _below(w.state, w.side * w.side)
+        if _is_free(t, w, pixel, stamp):
             return pixel
     found = 0
-    for pixel in range(side * side):
-        if _is_free(t, occupied, frame, side, pixel, stamp):
-            free[found] = pixel
+    for pixel in range(w.side * w.side):
+        if _is_free(t, w, pixel, stamp):
+            w.tails[found] = pixel
             found += 1
-    return free[_below(state, found)] if found > 0 else -1
+    return w.tails[_below(w.state, found)] if found > 0 else -1
 
 
 @compiled
@@ -262,94 +273,93 @@ def _any_room(occupied: Levels, side: Whole) -> bool:
 
 
 @compiled
-def _seed_distractor(
-    t: Tables, occupied: Levels, frame: Ints, side: Whole, state: Words, tip: Ints, free: Ints
-) -> bool:
+def _seed_distractor(t: Tables, w: Work, tip: Ints) -> bool:
     """First dash of a distractor; False without room, or if it is outside the image three times."""
-    if not _any_room(occupied, side):
+    if not _any_room(w.occupied, w.side):
         return False
     for _ in range(_DRAWS):
-        stamp = _below(state, DEGREES)
+        stamp = _below(w.state, DEGREES)
         if t.searchable[stamp] == 0:
             return False
-        pixel = _draw_tail(t, occupied, frame, side, state, stamp, free)
+        pixel = _draw_tail(t, w, stamp)
         if pixel < 0:
             return False
-        if _seed(t, side, pixel // side, pixel % side, stamp, tip):
+        if _seed(t, w.side, pixel // w.side, pixel % w.side, stamp, tip):
             return True
     return False
 
 
 @compiled
-def _grow_targets(
-    t: Tables, side: Whole, frame: Ints, state: Words, empty: Levels, occupied: Levels, dashes: Ints, free: Ints
-) -> Whole:
+def _grow_targets(t: Tables, w: Work, dashes: Ints) -> Whole:
     """Draw pairs of target contours until one succeeds; the number of trials.
 
-    `occupied` equals `empty` before and holds the dashes' space after. `dashes` (2, N, 3) gets (y, x, stamp)
-    of every dash.
+    `dashes` (2, N, 3) gets (y, x, stamp) of every dash; all but one are the first ones taken in after.
     """
     length = dashes.shape[1]
-    tips = np.empty((2, 6), np.int64)
     trials, grown = 0, 0
     while grown < length:
-        for k in range(2):
-            _release(t, occupied, empty, frame, dashes[k, :grown])
         trials += 1
         grown = 0
-        if not _seed_targets(t, side, state, tips):
+        if not _seed_targets(t, w):
             continue
         while True:
             for k in range(2):
                 for c in range(3):
-                    dashes[k, grown, c] = tips[k, c]
+                    dashes[k, grown, c] = w.tips[k, c]
             grown += 1
             if grown == length:
                 break
-            if not _extend(t, occupied, frame, state, tips[0], free):
-                break
-            if not _extend(t, occupied, frame, state, tips[1], free):
+            if not _extend(t, w, 2 * grown - 2, w.tips[0]) or not _extend(t, w, 2 * grown - 1, w.tips[1]):
                 break
     # As in the original, the first contour's last dash is not taken in: distractors may cross it.
-    _occupy(t, occupied, frame, tips[1])
+    _take_in(t, w, 2 * length - 2, w.tips[1])
     return trials
 
 
 @compiled
-def _grow_distractor(
-    t: Tables, side: Whole, frame: Ints, state: Words, occupied: Levels, before: Levels, dashes: Ints, free: Ints
-) -> bool:
-    """Try once to place a distractor.
-
-    `occupied` and `before` are alike before and after: on success both take the distractor in, else neither does.
-    """
-    tip = np.empty(6, np.int64)
-    if not _seed_distractor(t, occupied, frame, side, state, tip, free):
+def _grow_distractor(t: Tables, w: Work, count: Whole, dashes: Ints) -> bool:
+    """Try once to place a distractor; if it fails, the dashes taken in are the first `count` as before."""
+    tip = w.tips[0]
+    if not _seed_distractor(t, w, tip):
         return False
     for k in range(dashes.shape[0]):
-        if k > 0 and not _extend(t, occupied, frame, state, tip, free):
-            _release(t, occupied, before, frame, dashes[:k])
+        if k > 0 and not _extend(t, w, count + k - 1, tip):
             return False
         for c in range(3):
             dashes[k, c] = tip[c]
-    _occupy(t, occupied, frame, tip)
-    for k in range(dashes.shape[0]):
-        _occupy(t, before, frame, dashes[k])
+    _take_in(t, w, count + dashes.shape[0] - 1, tip)
     return True
 
 
 @compiled
-def _empty_area(sizes: Ints, frame: Ints) -> Levels:
-    """The occupied area before the first dash: all but the image within its padding."""
-    stride = frame[0]
-    area = np.full(stride * stride, 255, np.uint8)
-    for y in range(sizes[1], sizes[0] - sizes[1]):
-        for x in range(sizes[1], sizes[0] - sizes[1]):
-            area[_place(frame, y, x)] = 0
-    return area
+def _lay_out(
+    t: Tables, w: Work, margins: int, which: int, states: Words, facts: Ints, targets: Ints, distractors: Ints
+) -> None:
+    """See `lay_out`."""
+    for i in range(states.shape[0]):
+        for k in range(4):
+            w.state[k] = states[i, k]
+        label = _below(w.state, 2)
+        if _below(w.state, margins) != which:
+            continue
+        trials = _grow_targets(t, w, targets[i])
+        count, painted, placed, attempts = 2 * targets.shape[2] - 1, 0, 0, 0
+        for k in range(w.empty.size):
+            w.occupied[k] = w.empty[k]
+        for _ in range(distractors.shape[1]):
+            for k in range(painted, count):
+                _occupy(t, w, w.taken[k])
+            painted = count
+            for _ in range(_DISTRACTOR_TRIES):
+                attempts += 1
+                if _grow_distractor(t, w, count, distractors[i, placed]):
+                    count += distractors.shape[2]
+                    placed += 1
+                    break
+        facts[i, 0], facts[i, 1], facts[i, 2] = label, which, _below(w.state, 2)
+        facts[i, 3], facts[i, 4], facts[i, 5] = placed, attempts, trials
 
 
-@compiled
 def lay_out(
     t: Tables, sizes: Ints, which: int, key: Words, indices: Ints, facts: Ints, targets: Ints, distractors: Ints
 ) -> None:
@@ -359,26 +369,5 @@ def lay_out(
     target's origin gets a disc, distractors placed, attempts to place them, trials of the targets; `targets`
     (n, 2, N, 3) and `distractors` (n, K, N', 3): (y, x, stamp) of every dash, the placed distractors first.
     """
-    side = sizes[0]
-    frame = np.array([side + 2 * sizes[2], sizes[2]])
-    state = np.empty(4, np.uint64)
-    scratch = np.empty(side * side, np.int64)
-    empty = _empty_area(sizes, frame)
-    occupied, before = empty.copy(), empty.copy()
-    for i in range(indices.shape[0]):
-        _start_stream(key, indices[i], state)
-        label = _below(state, 2)
-        if _below(state, sizes[3]) != which:
-            continue
-        occupied[:] = empty
-        trials = _grow_targets(t, side, frame, state, empty, occupied, targets[i], scratch)
-        before[:] = occupied
-        placed, attempts = 0, 0
-        for _ in range(distractors.shape[1]):
-            for _ in range(_DISTRACTOR_TRIES):
-                attempts += 1
-                if _grow_distractor(t, side, frame, state, occupied, before, distractors[i, placed], scratch):
-                    placed += 1
-                    break
-        facts[i, 0], facts[i, 1], facts[i, 2] = label, which, _below(state, 2)
-        facts[i, 3], facts[i, 4], facts[i, 5] = placed, attempts, trials
+    w = work(t, sizes, 2 * targets.shape[2] + distractors.shape[1] * distractors.shape[2])
+    _lay_out(t, w, int(sizes[3]), which, streams(key, indices), facts, targets, distractors)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from .geometry import Floats, Ints
-from .growth import compiled
 from .stamps import Levels, Tables
+from .workspace import compiled
 
 TARGET, DISTRACTOR, MARKER = 0, 1, 2
 """Rows of `Tables.values`."""
@@ -55,22 +55,28 @@ def _stretch(canvas: Floats, image: Levels) -> None:
 
 @compiled
 def paint(
-    t: Tables, which: int, facts: Ints, targets: Ints, distractors: Ints, images: Levels, contours: Levels
+    t: Tables,
+    which: int,
+    facts: Ints,
+    targets: Ints,
+    distractors: Ints,
+    images: Levels,
+    contours: Levels,
+    canvas: Floats,
 ) -> None:
     """Paint those of n images whose margin is number `which`, from the outputs of `lay_out`.
 
-    Outputs: `images` (n, R, R) and `contours` (n or 0, 2, R, R), each target contour alone.
+    Outputs: `images` (n, R, R) and `contours` (n or 0, 2, R, R), each target contour alone. `canvas` (R, R)
+    is scratch.
     """
-    side = images.shape[1]
-    canvas = np.empty((side, side), np.float64)
     for i in range(images.shape[0]):
         if facts[i, 1] != which:
             continue
         for k in range(2 * (contours.shape[0] > 0)):
-            canvas[:] = 0.0
+            canvas.fill(0.0)
             _paint_dashes(t, canvas, targets[i, k], TARGET)
             _stretch(canvas, contours[i, k])
-        canvas[:] = 0.0
+        canvas.fill(0.0)
         for k in range(2):
             _paint_dashes(t, canvas, targets[i, k], TARGET)
         for k in range(facts[i, 3]):

@@ -31,6 +31,7 @@ Levels = npt.NDArray[np.uint8]
 Places = npt.NDArray[np.int32]
 
 _LANCZOS_REACH = 3  # pixels of the shrunk picture to either side
+_FAR = 1 << 30  # further than any picture is wide
 
 
 class Tables(NamedTuple):
@@ -55,22 +56,27 @@ class Tables(NamedTuple):
     """(candidates, 2) candidates for the next tip, relative to the pivot"""
     ahead_start: Ints
     ahead: Ints
-    """(rows, 4) by last direction: candidate, its weight, its place relative to the pivot, the sum of the weights so
-    far; zero weights left out"""
+    """(rows, 5) by last direction: candidate, its weight, the sum of the weights so far, its (y, x) relative to the
+    pivot; zero weights left out"""
     dash_start: Ints
     dash_pixels: Ints
     """(rows, 3) dy, dx and level of a dash"""
     mask_start: Ints
-    mask_core: Ints
-    """(stamps,) where the rows end whose level is high enough to cross anything"""
     mask_places: Places
     mask_levels: Levels
-    """(rows,) relative place and level of the space that a dash takes; the highest levels first"""
+    """(rows,) relative place and level of the space that a dash takes"""
+    masks: Levels
+    """(stamps, s, s) the same space as a picture; the dash starts at the centre"""
+    freedom: Levels
+    """(stamps, s', s') 255 less the greatest level of the mask within the margin of a pixel"""
+    core: Ints
+    """(stamps, 4) first and last row, first and last column of a mask's levels that can cross anything"""
+    reach: Ints
+    """(stamps, 4) first and last row, first and last column of the pivots from which a step can meet a mask"""
+    margin: int
     footprint_start: Ints
     footprint_places: Places
     """(rows,) the part of a first dash's mask that must be free, relative to its tail"""
-    near: Places
-    """(n,) the places within the margin of a pixel, the pixel included"""
     crossing: Ints
     """(256,) the least mask level that counts as a crossing where the occupancy has this level"""
     markers: Levels
@@ -90,13 +96,15 @@ def disc(radius: int) -> npt.NDArray[np.bool_]:
     return np.asarray(x**2 + y**2 <= radius**2)
 
 
-def dilate(picture: Levels, element: npt.NDArray[np.bool_]) -> Levels:
-    """Greatest level under the (odd, symmetric) element round each pixel; beyond the edge counts as 0."""
+def dilate(pictures: Levels, element: npt.NDArray[np.bool_]) -> Levels:
+    """(..., H, W) greatest level under the (odd, symmetric) element round each pixel; beyond the edge counts as 0."""
     reach = element.shape[0] // 2
-    padded = np.pad(picture, reach)
-    height, width = picture.shape
-    shifted = [padded[y : y + height, x : x + width] for y, x in np.argwhere(element).tolist()]
-    return np.asarray(np.max(shifted, axis=0))
+    height, width = pictures.shape[-2:]
+    padded = np.pad(pictures, [(0, 0)] * (pictures.ndim - 2) + [(reach, reach)] * 2)
+    greatest = np.zeros_like(pictures)
+    for y, x in np.argwhere(element).tolist():
+        np.maximum(greatest, padded[..., y : y + height, x : x + width], out=greatest)
+    return greatest
 
 
 def shrink(picture: Levels, side: int) -> Levels:
@@ -211,12 +219,29 @@ def _steps(parameters: Parameters, margin: int, seeds: Floats, ahead: Floats) ->
     return steps
 
 
-def _ahead(weights: Ints, places: Ints) -> tuple[Ints, Ints]:
-    """(directions, candidates) weights, (candidates,) relative places -> `Tables.ahead_start` and `Tables.ahead`."""
+def _ahead(weights: Ints, offsets: Ints) -> tuple[Ints, Ints]:
+    """(directions, candidates) weights, (candidates, 2) offsets -> `Tables.ahead_start` and `Tables.ahead`."""
     direction, candidate = np.nonzero(weights)
     sums = np.cumsum(weights, axis=1)[direction, candidate]
-    rows = np.stack([candidate, weights[direction, candidate], places[candidate], sums], axis=1)
+    rows = np.stack([candidate, weights[direction, candidate], sums, *offsets[candidate].T], axis=1)
     return np.concatenate([[0], np.cumsum((weights > 0).sum(axis=1))]).astype(np.int64), rows.astype(np.int64)
+
+
+def _extent(picture: npt.NDArray[np.bool_]) -> tuple[int, int, int, int]:
+    """First and last row, first and last column of what is set, relative to the centre; nothing is nowhere near."""
+    if not picture.any():
+        return _FAR, -_FAR, _FAR, -_FAR
+    half = picture.shape[0] // 2
+    (top, left), (bottom, right) = (f(np.argwhere(picture), axis=0).tolist() for f in (np.min, np.max))
+    return top - half, bottom - half, left - half, right - half
+
+
+def _reach(masks: Levels, core: Ints, offsets: Ints, margin: int) -> Ints:
+    """`Tables.reach`: a step looks at the margins of the candidates and at the cores of their dashes."""
+    seen = np.abs(offsets).max() + max(margin, np.abs(core[DEGREES:][core[DEGREES:, 0] < _FAR]).max(initial=0))
+    extents = np.array([_extent(mask > 0) for mask in masks], dtype=np.int64)
+    reach: Ints = extents + np.array([-seen, seen, -seen, seen])
+    return reach
 
 
 @functools.lru_cache(maxsize=8)
@@ -235,9 +260,10 @@ def tables(parameters: Parameters, margin: int) -> Tables:
     searchable = np.array([_searchable(footprint) for footprint in footprints], dtype=np.int64)
     footprint_start, footprint_pixels = _ragged(footprints)
     weights = turn_weights(np.concatenate([seeds, forward]), forward, parameters.continuity)
-    ahead_start, ahead = _ahead(weights, offsets @ flat)
+    ahead_start, ahead = _ahead(weights, offsets)
     crossing = _crossing()
-    core = [np.count_nonzero(mask >= crossing.min()) for _, mask in pairs]
+    masks = np.stack([mask for _, mask in pairs])
+    core = np.array([_extent(mask >= crossing.min()) for mask in masks], dtype=np.int64)
     return Tables(
         steps=_steps(parameters, margin, seeds, forward),
         searchable=searchable,
@@ -248,12 +274,15 @@ def tables(parameters: Parameters, margin: int) -> Tables:
         dash_start=dash_start,
         dash_pixels=dash_pixels,
         mask_start=mask_start,
-        mask_core=mask_start[:-1] + np.array(core, dtype=np.int64),
         mask_places=(mask_pixels[:, :2] @ flat).astype(np.int32),
         mask_levels=mask_pixels[:, 2].astype(np.uint8),
+        masks=masks,
+        freedom=255 - dilate(np.pad(masks, [(0, 0), (margin, margin), (margin, margin)]), disc(margin)),
+        core=core,
+        reach=_reach(masks, core, offsets, margin),
+        margin=margin,
         footprint_start=footprint_start,
         footprint_places=(footprint_pixels[:, :2] @ flat).astype(np.int32),
-        near=((np.argwhere(disc(margin)) - margin) @ flat).astype(np.int32),
         crossing=crossing,
         markers=markers(parameters),
         values=_values(parameters),

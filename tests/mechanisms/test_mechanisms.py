@@ -37,11 +37,11 @@ MASKED = [name for name in NAMES if contract(name).honours_masks and not contrac
 
 
 def small(name: str) -> dict[str, Any]:
-    """Options that make several blocks of a short input."""
+    """Options that make several blocks, or few rows in their place, of a short input."""
     names = field_names(contract(name).options)
-    return {
-        option: value for option, value in {"block_size": 4, "window": 3, "random_blocks": 1}.items() if option in names
-    }
+    few = {"block_size": 4, "window": 3, "random_blocks": 1, "rank": 5, "features": 7, "landmarks": 5, "conv_kernel": 3}
+    few |= {"stride": 5, "columns": 2}
+    return {option: value for option, value in few.items() if option in names}
 
 
 #: forms of a mechanism that take another way through its code
@@ -52,6 +52,21 @@ FORMS = [(name, small(name)) for name in NAMES] + [
     ("hst", {"block_size": 4, "reps_per_block": 2, "global_tokens": 1, "broadcast": True}),
     ("hst", {"block_size": 4, "preset": "literal"}),
     ("hst", {"block_size": 4, "reps_per_block": 0}),
+    ("linformer", {"rank": 5, "sharing": "none"}),
+    ("linformer", {"rank": 5, "sharing": "key-value"}),
+    ("performer", {"features": 7, "kernel": "relu", "orthogonal": False}),
+    ("performer", {"features": 7, "epsilon": 0}),
+    ("nystromformer", {"landmarks": 5, "exact_inverse": True, "conv_kernel": 0}),
+    ("nystromformer", {}),
+    ("moba", {"block_size": 5, "top_k": 1}),
+    ("moba_bidirectional", {"block_size": 3, "top_k": 2}),
+    ("nsa", {"block_size": 4, "window": 3, "top_n": 3}),
+    ("nsa_bidirectional", {"block_size": 3, "window": 3, "top_n": 4, "share_selection": True}),
+    ("longformer", {"block_size": 4, "window": 2, "dilation": 3, "dilated_heads": 1, "global_tokens": 2}),
+    ("longformer", {"block_size": 4, "window": 2, "global_projections": "shared"}),
+    ("sparse_transformer", {"block_size": 4, "stride": 5, "pattern": "strided"}),
+    ("sparse_transformer", {"block_size": 4, "stride": 5, "pattern": "strided", "factors": "split"}),
+    ("sparse_transformer_bidirectional", {"block_size": 4, "stride": 5, "columns": 1, "factors": "split"}),
 ]
 MASKED_FORMS = [form for form in FORMS if form[0] in MASKED]
 
@@ -409,7 +424,10 @@ def test_options_are_frozen_and_have_defaults(name: str) -> None:
             setattr(options, field.name, getattr(options, field.name))
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if "seed" in field_names(contract(name).options)])
+RANDOM_GRAPH = [name for name in NAMES if {"seed", "random_blocks"} <= set(field_names(contract(name).options))]
+
+
+@pytest.mark.parametrize("name", RANDOM_GRAPH)
 def test_every_option_can_be_set_through_build_mechanism(name: str) -> None:
     """The seed of a random graph is an option of the mechanism, not the seed of its weights."""
     options = small(name) | {"random_blocks": 1}
@@ -434,9 +452,7 @@ def test_a_length_below_one_is_refused(length: int) -> None:
         attnbench.build_mechanism("dense", dim=4, heads=2, length=length)
 
 
-@pytest.mark.parametrize(
-    "name", [name for name in NAMES if {"seed", "random_blocks"} <= set(field_names(contract(name).options))]
-)
+@pytest.mark.parametrize("name", RANDOM_GRAPH)
 def test_a_seed_that_draws_nothing_is_refused(name: str) -> None:
     with pytest.raises(AttnbenchError, match="random_blocks=0"):
         parse(name, contract(name).options, {"random_blocks": 0, "seed": 1})
