@@ -85,7 +85,6 @@ class NSA(QKVMixer):
         after = 0 if shape.causal else options.window
         self.near = Pattern(TokenWindow(options.block_size, options.window, after))
         self.attend_near = path("gather")
-        self.implementation = self.attend_near.implementation
 
     def forward(self, x: Tensor, mask: Tensor | None = None, layout: Layout | None = None) -> Tensor:
         layout = layout or Layout(NO_TOKENS, x.shape[1])

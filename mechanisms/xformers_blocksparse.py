@@ -46,10 +46,10 @@ MECHANISM = Mechanism(
     summary="Window and random blocks on xFormers' block-sparse tensor",
     paper="Lefaudeux et al. 2022, xFormers: A modular and hackable Transformer modelling library",
     build=build,
-    family="block-sparse",
     options=Options,
     tokens=lambda options: Tokens(block_size=options.block_size),
-    honours_masks=False,
+    family="block-sparse",
     complexity="n",
+    honours_masks=False,
     requires=("xformers",),
 )

@@ -32,9 +32,9 @@ MECHANISM = Mechanism(
     summary="Sliding window of tokens by xFormers' memory-efficient attention (CUDA)",
     paper="Lefaudeux et al. 2022, xFormers: A modular and hackable Transformer modelling library",
     build=build,
-    family="window",
     options=Options,
-    honours_masks=False,
+    family="window",
     complexity="n",
+    honours_masks=False,
     requires=("xformers",),
 )

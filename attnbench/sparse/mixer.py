@@ -52,4 +52,5 @@ class SparseMixer(QKVMixer):
 
     def refusal(self, layout: Layout, masked: bool, dtype: torch.dtype, device: torch.device) -> str | None:
         call = Call(layout, masked, self.shape.head_dim, dtype, device, grad=True)
-        return next(filter(None, (self.run_path.refusal(group.pattern, call) for group in self.groups)), None)
+        reasons = (self.run_path.refusal(group.pattern, call) for group in self.groups)
+        return next((reason for reason in reasons if reason), None)

@@ -1,0 +1,110 @@
+"""Attention of other packages as functions of q, k and v (B, H, N, D)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from attnbench.sparse import RandomBlocks
+
+Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
+BLOCK = 64
+
+
+def transformers_bigbird(random: RandomBlocks) -> Attention:
+    """As shipped, but on our random blocks: its own are drawn anew in every call, in the row before the last
+    among blocks that it sees already and counts twice, and in evaluation they are all block 0.
+    """
+    big_bird = pytest.importorskip(
+        "transformers.models.big_bird.modeling_big_bird", reason="needs the extra hf", exc_type=ImportError
+    )
+    heads, length = random.heads, random.length
+    drawn = random.block_map(length)[:, 1:-1].nonzero()[:, 2].view(heads, -1, random.count).numpy()
+
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        batch, width = len(q), q.shape[3]
+        config = big_bird.BigBirdConfig(hidden_size=heads * width, num_attention_heads=heads, block_size=BLOCK)
+        module = modules.setdefault(width, big_bird.BigBirdBlockSparseAttention(config, seed=0).train())
+        each_head = iter(drawn)
+        module._bigbird_block_rand_mask = lambda *args, **kwargs: next(each_head)
+        module._bigbird_block_rand_mask_with_head = lambda **kwargs: list(drawn)
+        ones = q.new_ones(batch, length)
+        blocked, band, rows, columns = big_bird.BigBirdModel.create_masks_for_block_sparse_attn(ones, BLOCK)
+        y, _ = module.bigbird_block_sparse_attention(
+            q, k, v, band, rows, columns, blocked, blocked, heads, random.count, width, BLOCK, BLOCK, batch, length,
+            length, seed=0, plan_from_length=None, plan_num_rand_blocks=None,
+        )  # fmt: skip
+        out: Tensor = y.reshape(batch, length, heads, width).transpose(1, 2)
+        return out
+
+    modules: dict[int, Any] = {}
+    return attend
+
+
+def xformers_blocks(shown: Tensor) -> Attention:
+    """Softmax attention over the blocks shown (H, K, K), by xformers' block-sparse tensor."""
+    sparse = pytest.importorskip("xformers.sparse", reason="needs xformers")
+    layout = shown.to(torch.uint8)
+
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        count = int(layout.sum())
+        mask = sparse.BlockSparseTensor(q.new_ones(len(q), count, BLOCK, BLOCK), layout)
+        scores = sparse.BlockSparseTensor._masked_matmul(
+            q * q.shape[-1] ** -0.5, k.contiguous().transpose(-2, -1), mask
+        )
+        out: Tensor = torch.bmm(torch.nn.functional.softmax(scores, -1), v)
+        return out
+
+    return attend
+
+
+def local_attention() -> Attention:
+    """A block sees itself and a neighbour on each side."""
+    package = pytest.importorskip("local_attention", reason="needs the package local-attention")
+    module = package.LocalAttention(window_size=BLOCK, look_backward=1, look_forward=1, use_rotary_pos_emb=False)
+
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        y: Tensor = module(*(x.flatten(0, 1) for x in (q, k, v)))
+        return y.view_as(q)
+
+    return attend
+
+
+def transformers_longformer(heads: int, width: int) -> Attention:
+    """A token sees 64 tokens on each side."""
+    longformer = pytest.importorskip(
+        "transformers.models.longformer.modeling_longformer", reason="needs the extra hf", exc_type=ImportError
+    )
+    config = longformer.LongformerConfig(
+        hidden_size=heads * width,
+        num_attention_heads=heads,
+        attention_window=[2 * BLOCK],
+        attention_probs_dropout_prob=0.0,
+    )
+    module = longformer.LongformerSelfAttention(config, layer_id=0)
+    given = {name: _Given() for name in ("query", "key", "value")}
+    for name, projection in given.items():
+        setattr(module, name, projection)
+
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        for projection, x in zip(given.values(), (q, k, v), strict=True):
+            projection.rows = x.permute(2, 0, 1, 3).flatten(2)
+        batch, length = len(q), q.shape[2]
+        none = torch.zeros(batch, length, dtype=torch.bool)
+        y: Tensor = module(q.new_empty(batch, length, heads * width), q.new_zeros(batch, length), none, none, False)[0]
+        return y.view(batch, length, heads, width).transpose(1, 2)
+
+    return attend
+
+
+class _Given(nn.Module):
+    """In place of a projection: rows that are there already."""
+
+    rows: Tensor
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.rows
