@@ -49,6 +49,7 @@ MECHANISM = Mechanism(
     options=Options,
     tokens=lambda options: Tokens(block_size=options.block_size),
     family="block-sparse",
+    complexity="n",
     honours_masks=False,
     requires=("xformers",),
 )

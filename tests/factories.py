@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from attnbench import registry
 from attnbench.record import (
     Cost,
     CurvePoint,
@@ -15,6 +16,12 @@ from attnbench.record import (
     Spec,
     TaskSpec,
 )
+
+
+def portable_mechanisms() -> list[str]:
+    """Names of those that run everywhere; the others need a package whose paths have limits."""
+    names = registry.names("mechanisms")
+    return [name for name in names if not getattr(registry.load("mechanisms", name).object, "requires", ())]
 
 
 def make_spec(

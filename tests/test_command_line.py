@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from factories import make_record
+from factories import make_record, portable_mechanisms
 
 import attnbench
 from attnbench import cli
@@ -55,7 +55,7 @@ def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tm
     return run
 
 
-@pytest.mark.parametrize("mechanism", attnbench.list_mechanisms())
+@pytest.mark.parametrize("mechanism", portable_mechanisms())
 @pytest.mark.parametrize("task", ["recall", "digits"])
 def test_every_mechanism_runs_on_the_small_tasks(call: Call, mechanism: str, task: str) -> None:
     said = call("run", "-m", mechanism, "-t", task, "--json", *(TINY if task == "recall" else TINY_MODEL))

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from factories import portable_mechanisms
 
 import attnbench
 from attnbench import registry, runner, store
@@ -94,14 +95,7 @@ def made_mechanism(folder: Path, name: str, before: str = "pass", arguments: str
 # what stands in a record
 
 
-@pytest.mark.parametrize(
-    "mechanism",
-    [
-        name
-        for name in registry.names("mechanisms")
-        if not getattr(registry.load("mechanisms", name).object, "requires", ())
-    ],
-)
+@pytest.mark.parametrize("mechanism", portable_mechanisms())
 @pytest.mark.parametrize("task", ["recall", "digits"])
 def test_the_record_of_every_mechanism_is_complete_and_agrees_with_itself(
     tmp_path: Path, mechanism: str, task: str

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 import truth
+from factories import portable_mechanisms
 
 import attnbench
 from attnbench import cli, sight
@@ -32,7 +33,7 @@ def small(name: str) -> dict[str, Any]:
 
 def sparse() -> list[str]:
     found = []
-    for name in attnbench.list_mechanisms():
+    for name in portable_mechanisms():
         mixer = attnbench.build_mechanism(name, dim=4, heads=2, length=8).mixer
         found += [name] if hasattr(mixer, "pattern") else []
     return found

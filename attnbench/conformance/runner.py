@@ -11,7 +11,7 @@ from typing import Any
 from attnbench.conformance import basics, cost, independence, repeatability, training, values
 from attnbench.conformance.check import Case, Check, Mismatch, NotApplicable, Outcome
 from attnbench.conformance.subject import Subject
-from attnbench.errors import UnknownName, describe
+from attnbench.errors import UnknownName, Unsupported, describe
 from attnbench.progress import track
 from attnbench.randomness import seeded
 
@@ -85,7 +85,7 @@ def judge(check: Check, subject: Subject) -> Outcome:
 def _attempt(check: Check, subject: Subject, case: Case | None) -> Outcome:
     try:
         detail = check.function(subject) if case is None else check.function(subject, case)
-    except NotApplicable as reason:
+    except (NotApplicable, Unsupported) as reason:  # its execution path has limits, and says which
         return Outcome(check=check.name, status="not applicable", detail=str(reason))
     except Mismatch as mismatch:
         return Outcome(check=check.name, status="fail", expected=mismatch.expected, found=mismatch.found, case=case)

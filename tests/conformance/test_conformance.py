@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from factories import portable_mechanisms
 
 import attnbench
 from attnbench import cli
@@ -67,7 +68,7 @@ def test_dense_passes_every_check_there_is() -> None:
 
 
 @pytest.mark.parametrize("checks", [QUICK, pytest.param(list(CHECKS), marks=pytest.mark.slow)], ids=len)
-@pytest.mark.parametrize("name", attnbench.list_mechanisms())
+@pytest.mark.parametrize("name", [*portable_mechanisms(), "xformers_blocksparse"])
 def test_every_mechanism_here_keeps_its_promises(name: str, checks: list[str]) -> None:
     outcomes = examine(name, only=checks)
     assert {found.check: found.text for found in outcomes if found.status == "fail"} == {}
@@ -89,6 +90,13 @@ def test_every_mechanism_here_keeps_its_promises(name: str, checks: list[str]) -
 )
 def test_their_other_forms_do_too(name: str, options: dict[str, object]) -> None:
     assert {found.check: found.text for found in examine(name, options, QUICK) if found.status == "fail"} == {}
+
+
+def test_what_the_path_of_a_mechanism_cannot_run_here_does_not_apply() -> None:
+    found = {outcome.check: outcome for outcome in examine("xformers_local", only=QUICK)}
+    assert found["declared_cost"].status == "not applicable"
+    assert "runs on CUDA, got cpu" in found["declared_cost"].text
+    assert not [outcome for outcome in found.values() if outcome.status == "fail"]
 
 
 def test_what_a_mechanism_does_not_promise_does_not_apply(tmp_path: Path) -> None:

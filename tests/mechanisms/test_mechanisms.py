@@ -10,6 +10,7 @@ import pytest
 import reference
 import torch
 import torch.nn.functional as F
+from factories import portable_mechanisms
 from torch import Tensor, nn
 
 import attnbench
@@ -31,8 +32,7 @@ def contract(name: str) -> Mechanism:
     return contract(found.mechanism) if isinstance(found, Cell) else found
 
 
-#: The others need a package whose paths have limits (tests/sparse/test_domains.py).
-NAMES = [name for name in attnbench.list_mechanisms() if not contract(name).requires]
+NAMES = portable_mechanisms()
 MASKED = [name for name in NAMES if contract(name).honours_masks and not contract(name).length_bound]
 
 
