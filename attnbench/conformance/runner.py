@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
+
+import torch
 
 from attnbench.conformance import basics, cost, independence, repeatability, training, values
 from attnbench.conformance.check import Case, Check, Mismatch, NotApplicable, Outcome
@@ -38,7 +41,7 @@ class Examination:
             if broken:
                 found = Outcome(check=name, status="not applicable", detail=f"{broken} failed, on which it builds")
             else:
-                with seeded(0, "conformance", name):
+                with seeded(0, "conformance", name), _one_thread():
                     found = judge(check, self.subject)
             self.known[name] = replace(found, seconds=round(time.monotonic() - started, 3))
         return self.known[name]
@@ -66,6 +69,17 @@ def examine(reference: str, values: Mapping[str, Any] | None = None, only: Itera
         if name not in CHECKS:
             raise UnknownName("check", name, CHECKS)
     return [examination.outcome(name) for name in track(wanted, f"checking {examination.subject.name}")]
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """More threads cost time on tiny tensors."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def judge(check: Check, subject: Subject) -> Outcome:
