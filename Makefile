@@ -36,10 +36,10 @@ demo: venv  ## Pathfinder with ERNIE-Sparse, then three mechanisms compared on r
 	$(ATTNBENCH) report --results $(RESULTS)
 
 test: venv  ## The tests, without those marked slow, gpu or slurm
-	$(BIN)/pytest -m "not slow and not gpu and not slurm" --benchmark-disable
+	$(BIN)/pytest -m "not slow and not gpu and not slurm" --ignore tests/benchmarks
 
 test-slow: venv  ## The tests marked slow
-	$(BIN)/pytest -m "slow and not gpu and not slurm" --benchmark-disable || [ $$? -eq 5 ]  # 5: there are none
+	$(BIN)/pytest -m "slow and not gpu and not slurm" --ignore tests/benchmarks || [ $$? -eq 5 ]  # 5: there are none
 
 bench: venv  ## Time what tests/benchmarks holds
 	$(BIN)/pytest tests/benchmarks --benchmark-only -s  # -s: ratios are printed as they come
