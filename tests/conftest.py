@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import hypothesis
@@ -42,3 +43,25 @@ def test_data() -> Path:
     if not Path(named).is_dir():
         pytest.fail(f"ATTNBENCH_TEST_DATA={named} is no folder")
     return Path(named)
+
+
+@pytest.fixture
+def call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[int, str, str]]:
+    """Runs a command in an empty folder with an empty cache of data: exit code, stdout, stderr."""
+    from attnbench import cli
+
+    monkeypatch.setenv("ATTNBENCH_DATA", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr("sys.argv", ["attnbench", *arguments])
+        try:
+            cli.main()
+            code = 0
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+        return code, *capsys.readouterr()
+
+    return run

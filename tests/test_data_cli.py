@@ -8,28 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from attnbench import cli
-
 Call = Callable[..., tuple[int, str, str]]
 SMALL = ("--set", "examples=40")
-
-
-@pytest.fixture
-def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
-    """Runs a command in an empty folder with an empty cache: exit code, stdout, stderr."""
-    monkeypatch.setenv("ATTNBENCH_DATA", str(tmp_path / "cache"))
-    monkeypatch.chdir(tmp_path)
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr("sys.argv", ["attnbench", *arguments])
-        try:
-            cli.main()
-            code = 0
-        except SystemExit as stop:
-            code = int(stop.code or 0)
-        return code, *capsys.readouterr()
-
-    return run
 
 
 def test_prepare_prints_the_card_once_made_and_verify_agrees(call: Call) -> None:

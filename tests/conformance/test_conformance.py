@@ -13,7 +13,6 @@ import pytest
 from factories import portable_mechanisms
 
 import attnbench
-from attnbench import cli
 from attnbench.conformance.check import Case, Check, Mismatch, Outcome
 from attnbench.conformance.runner import CHECKS, Examination, examine, judge
 from attnbench.conformance.subject import MASKS, Subject, mask_of
@@ -39,23 +38,6 @@ TWO = ("--only", "shape_and_dtype", "--only", "padding_behind")
 
 #: All but those that take seconds.
 QUICK = [check for check in CHECKS if check not in ("same_in_every_process", "trains_under_every_head")]
-
-
-@pytest.fixture
-def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
-    """Runs a command in an empty folder: exit code, stdout, stderr."""
-    monkeypatch.chdir(tmp_path)
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr("sys.argv", ["attnbench", *arguments])
-        try:
-            cli.main()
-            code = 0
-        except SystemExit as stop:
-            code = int(stop.code or 0)
-        return code, *capsys.readouterr()
-
-    return run
 
 
 # --- the mechanisms here
