@@ -133,12 +133,14 @@ def _check_names(rules: protocols.Protocol, mechanism: Plugin, task: Plugin) -> 
         if name not in tasks and resembles(name, tasks):  # others may be files or packages that are not here
             raise UnknownName(f"task in protocol {rules.name}", name, tasks)
     unknown = set(rules.rules(task.name).attention) - set(field_names(mechanism.object.options))
-    for kind_of_home in (True, False):  # third parties' code is run only for a key that no built-in one has
-        known = _options_of_mechanisms(built_in=kind_of_home) if unknown else set()
-        unknown -= known
-        for key in unknown:
-            if resembles(key, known):
-                raise UnknownName(f"option of any mechanism in protocol {rules.name}, tasks.{task.name}", key, known)
+    known: set[str] = set()
+    for built_in in (True, False):  # third parties' code is run only for a key that no built-in one has
+        if unknown:
+            known |= _options_of_mechanisms(built_in=built_in)
+            unknown -= known
+    for key in sorted(unknown):
+        if resembles(key, known):
+            raise UnknownName(f"option of any mechanism in protocol {rules.name}, tasks.{task.name}", key, known)
 
 
 def _options_of_mechanisms(*, built_in: bool) -> set[str]:

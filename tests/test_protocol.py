@@ -183,3 +183,18 @@ def test_an_attention_option_that_another_mechanism_has_is_no_fault(
     reference = own(tmp_path, "[tasks.recall.attention]\nblock_size = 4\n[tasks.digits.attention]\nblok = 4\n")
     assert plan.make("dense", "recall", protocol=reference).mechanism.spec()["options"] == {}
     assert plan.make("local", "recall", protocol=reference).mechanism.options.block_size == 4
+
+
+def test_an_attention_option_of_a_third_party_may_resemble_one_of_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "plugins" / "mechanisms").mkdir(parents=True)
+    (tmp_path / "plugins" / "mechanisms" / "theirs.py").write_text(
+        "from dataclasses import dataclass\nfrom attnbench import Mechanism\n"
+        "@dataclass(frozen=True, kw_only=True)\nclass Options:\n    block_sizes: int = 4\n"
+        "MECHANISM = Mechanism(summary='', paper='', build=lambda shape, options: None, options=Options)\n"
+    )
+    protocol = own(tmp_path, "[tasks.recall.attention]\nblock_sizes = 4\n")
+    assert "did you mean block_size" in refused(protocol)
+    monkeypatch.setenv("ATTNBENCH_PLUGINS", str(tmp_path / "plugins"))
+    assert plan.make("dense", "recall", protocol=protocol).label == "dense"
