@@ -10,7 +10,7 @@ import sys
 from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -212,6 +212,9 @@ def run(
         str | None, typer.Option("--max-time", metavar="TIME", help="Training time, e.g. 90s, 10m, 2h.")
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    numerics: Annotated[
+        Literal["fast", "stock"], typer.Option(help="CPU settings: fast (as exact, checked at the start) or stock.")
+    ] = "fast",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print every value of the run and stop.")] = False,
     as_json_: Json = False,
 ) -> None:
@@ -230,7 +233,7 @@ def run(
         values = plan.as_json() | {"built": rehearse(plan, device)}
         return _print_json(values) if as_json_ else screen.put(screen.pairs(screen.flat(values)))
     command = shlex.join(["attnbench", *sys.argv[1:]])
-    settings = Settings(results, resume, limit, device, quiet=False, command=command)
+    settings = Settings(results, resume, limit, device, quiet=False, command=command, numerics=numerics)
     try:
         record, path = execute(plan, settings)
     except Interrupted as stopped:

@@ -71,7 +71,9 @@ class Batch:
     indices: np.ndarray
 
 
-def load(plugin: Plugin, options: Any, source: Path | None = None, workers: int = 1) -> TaskData:
+def load(
+    plugin: Plugin, options: Any, source: Path | None = None, workers: int = 1, download: bool = False
+) -> TaskData:
     """The prepared set, prepared first when it is not there yet. `source`: where the user's own files lie.
 
     Raises:
@@ -82,7 +84,7 @@ def load(plugin: Plugin, options: Any, source: Path | None = None, workers: int 
     if not _is_whole(folder):
         with _alone(folder):
             if not _is_whole(folder):
-                _prepare(plugin, options, source, folder, workers)
+                _prepare(plugin, options, source, folder, workers, download)
     splits = {name: read_split(folder / name, plugin.object.head(options)) for name in SPLITS}
     card = json.loads((folder / "card.json").read_text("utf-8"))
     return TaskData(f"{key}-{card['sha256'][:12]}" if card["from_files"] else key, splits, card, folder)
@@ -147,7 +149,7 @@ def _alone(folder: Path) -> Iterator[None]:
         yield
 
 
-def _prepare(plugin: Plugin, options: Any, source: Path | None, folder: Path, workers: int) -> None:
+def _prepare(plugin: Plugin, options: Any, source: Path | None, folder: Path, workers: int, download: bool) -> None:
     """Works in a neighbour folder and renames it at the end, so a half-made set is never taken for a whole one.
 
     What the task wrote stays there when it is interrupted or the disk refuses, for the next time; a fault clears it.
@@ -157,6 +159,7 @@ def _prepare(plugin: Plugin, options: Any, source: Path | None, folder: Path, wo
     say(f"preparing {plugin.name} (once; kept in {folder}){', going on' if files.is_dir() else ''}")
     files.mkdir(parents=True, exist_ok=True)
     notes: list[str] = []
+    facts: dict[str, Any] = {}
 
     def note(text: str) -> None:
         notes.append(text)
@@ -164,13 +167,16 @@ def _prepare(plugin: Plugin, options: Any, source: Path | None, folder: Path, wo
 
     try:
         with blame(f"task {plugin.name}: prepare failed"):
-            made = plugin.object.prepare(options, Preparation(files, source, track, note, workers))
+            made = plugin.object.prepare(
+                options, Preparation(files, source, track, note, workers, download, facts.__setitem__)
+            )
         _check_columns(plugin, options, made)
         for name in SPLITS:
             shutil.rmtree(partial / name, ignore_errors=True)
             with _SilentDatasets():
                 made[name].save_to_disk(str(partial / name))
-        card = _card(plugin, options, made, partial) | {"notes": notes, "from_files": source is not None}
+        card = _card(plugin, options, made, partial)
+        card |= {"notes": notes, "facts": facts, "from_files": source is not None or download}
     except (AttnbenchError, MemoryError):
         shutil.rmtree(partial, ignore_errors=True)
         raise

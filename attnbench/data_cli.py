@@ -68,6 +68,7 @@ def prepare(
     set_: Set = [],  # noqa: B006  typer copies it
     seed: Seed = None,
     from_: Annotated[Path | None, typer.Option("--from", help="A folder with the files to read.")] = None,
+    download: Annotated[bool, typer.Option("--download", help="Fetch what is missing from its public home.")] = False,
     protocol: Protocol = None,
     workers: Workers = None,
     as_json_: Json = False,
@@ -77,7 +78,7 @@ def prepare(
 
     plugin, options = _task(task, set_, seed, protocol, files=from_ is not None)
     source = None if from_ is None else from_.expanduser()
-    prepared = data.load(plugin, options, source, workers or _cores())
+    prepared = data.load(plugin, options, source, workers or _cores(), download)
     _show({**prepared.card, "folder": str(prepared.folder)}, as_json_)
 
 

@@ -76,7 +76,9 @@ class QKVMixer(nn.Module):
         self, x_BRC: Tensor, positions_R: Tensor, qkv: nn.Linear | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values of rows at these positions, each (B, H, R, D); `qkv` stands in for the mixer's."""
-        q, k, v = (qkv or self.qkv)(x_BRC).unflatten(-1, (3, self.shape.heads, -1)).permute(2, 0, 3, 1, 4)
+        # split along its own dimension, so that the gradients of the three go back into one tensor in one pass
+        parts_BRHD = (qkv or self.qkv)(x_BRC).unflatten(-1, (3, self.shape.heads, -1)).unbind(2)
+        q, k, v = (part.transpose(1, 2) for part in parts_BRHD)
         if self.shape.rotary:
             q, k = rotate(q, positions_R), rotate(k, positions_R)
         return q, k, v

@@ -19,6 +19,7 @@ from attnbench.checkpoint import Checkpoint
 from attnbench.contracts import Task
 from attnbench.errors import AttnbenchError, Unsupported, blame, describe, is_out_of_memory
 from attnbench.model import Model, shift_room
+from attnbench.numerics import Mode, applied
 from attnbench.plan import Plan, check_runnable, make, regularizer_of
 from attnbench.progress import say
 from attnbench.protocol import SECTIONS
@@ -38,6 +39,13 @@ class Settings:
     device: str = "auto"
     quiet: bool = False
     command: str = ""
+    numerics: Mode = "fast"
+
+
+@dataclass(frozen=True)
+class _Start:
+    time: str
+    numerics: dict[str, str]  # what is in force
 
 
 def run(
@@ -52,6 +60,7 @@ def run(
     resume: bool = False,
     max_seconds: float | None = None,
     device: str = "auto",
+    numerics: Mode = "fast",
     quiet: bool = True,
 ) -> Record:
     """Trains and tests one cell and stores its record; the Python face of `attnbench run`.
@@ -59,6 +68,7 @@ def run(
     Args:
         options: as `--set`, e.g. {"block_size": 32, "sar.alpha": 0.5, "budget.steps": 100}.
         max_seconds: training time after which the run ends with the status `timeout`.
+        numerics: fast or stock, see `attnbench.numerics`.
 
     Raises:
         AttnbenchError: a fault of the request. A run that fails gives a record with its status instead.
@@ -70,7 +80,8 @@ def run(
     usual = {"seed": 0, "regularizer": None, "protocol": "quick", "options": None}
     changed = [f", {name}={value!r}" for name, value in asked.items() if value != usual[name]]
     command = f"attnbench.run({mechanism!r}, {task!r}{''.join(changed)})"
-    record, _ = execute(plan, Settings(Path(results).expanduser(), resume, max_seconds, device, quiet, command))
+    settings = Settings(Path(results).expanduser(), resume, max_seconds, device, quiet, command, numerics)
+    record, _ = execute(plan, settings)
     return record
 
 
@@ -81,10 +92,11 @@ def execute(plan: Plan, settings: Settings) -> tuple[Record, Path]:
         AttnbenchError: a fault of the request or of the data, before training.
         Interrupted: SIGINT or SIGTERM; the checkpoint says how far it came.
     """
-    started = _now()
+    time = _now()
     settings.results.mkdir(parents=True, exist_ok=True)  # before hours of training, not after
-    with seeded(plan.seed, "run"):  # whatever draws from torch's own generators, the caller's are as before
-        return _execute(plan, settings, started)
+    # whatever draws from torch's own generators, the caller's are as before
+    with applied(settings.numerics) as in_force, seeded(plan.seed, "run"):
+        return _execute(plan, settings, _Start(time, in_force))
 
 
 def rehearse(plan: Plan, device: str = "auto") -> dict[str, int | str]:
@@ -101,7 +113,7 @@ def rehearse(plan: Plan, device: str = "auto") -> dict[str, int | str]:
     return {"attention path": _implementation(model), "params_total": total, "params_mixer": mixers}
 
 
-def _execute(plan: Plan, settings: Settings, started: str) -> tuple[Record, Path]:
+def _execute(plan: Plan, settings: Settings, start: _Start) -> tuple[Record, Path]:
     _check_device(settings.device, plan)
     task: Task = plan.task.plugin.object
     try:
@@ -116,18 +128,18 @@ def _execute(plan: Plan, settings: Settings, started: str) -> tuple[Record, Path
         spec = _spec(plan, task, data.data_key(plan.task.plugin, plan.task.options), "none")
         status: Status = "unsupported" if refused else "oom"
         reason = str(error) if refused else f"before the first step: {describe(error)}"
-        return _store(plan, spec, settings, started, status=status, reason=reason)
+        return _store(plan, spec, settings, start, status=status, reason=reason)
     spec = _spec(plan, task, prepared.key, _implementation(model))
     checkpoint = _checkpoint(spec, plan.seed, settings)
     with checkpoint.held():
         if aside := checkpoint.set_aside():
             say(f"an unfinished run of this cell was not resumed; it is kept as {aside} (rename it back for --resume)")
-        return _train(plan, task, prepared, model, spec, checkpoint, settings, started)
+        return _train(plan, task, prepared, model, spec, checkpoint, settings, start)
 
 
 def _train(
     plan: Plan, task: Task, prepared: data.TaskData, model: Model, spec: Spec, checkpoint: Checkpoint,
-    settings: Settings, started: str,
+    settings: Settings, start: _Start,
 ) -> tuple[Record, Path]:  # fmt: skip
     """From the first step to the stored record."""
     with blame(f"{plan.label}: starting it failed"):
@@ -142,18 +154,18 @@ def _train(
         if stopped.status == "diverged":  # it would do so again
             checkpoint.remove()
         cost = _cost(trainer, model)
-        return _store(plan, spec, settings, started, stopped.status, stopped.reason, trainer=trainer, cost=cost)
+        return _store(plan, spec, settings, start, stopped.status, stopped.reason, trainer=trainer, cost=cost)
     except Interrupted:
         raise
     except (Exception, SystemExit) as error:  # noqa: BLE001  a mechanism may fail in any way; the record says how and where
         if not is_out_of_memory(error):
             reason = f"step {trainer.step}: {describe(error)}"
-            return _store(plan, spec, settings, started, "failed", reason, trainer=trainer)
+            return _store(plan, spec, settings, start, "failed", reason, trainer=trainer)
         budget, length = plan.rules.budget, task.max_length(plan.task.options)
         reason = f"out of memory at step {trainer.step} with {budget.batch // budget.accumulate} x {length} tokens"
-        return _store(plan, spec, settings, started, "oom", reason, trainer=trainer)
+        return _store(plan, spec, settings, start, "oom", reason, trainer=trainer)
     stored = _store(
-        plan, spec, settings, started, status, why,
+        plan, spec, settings, start, status, why,
         trainer=trainer, cost=_cost(trainer, model), quality=quality, predictions=predictions,
     )  # fmt: skip
     checkpoint.remove()
@@ -293,7 +305,7 @@ def _now() -> str:
 
 
 def _store(
-    plan: Plan, spec: Spec, settings: Settings, started: str, status: Status, reason: str | None = None,
+    plan: Plan, spec: Spec, settings: Settings, start: _Start, status: Status, reason: str | None = None,
     *, trainer: Trainer | None = None, cost: Cost | None = None, quality: Quality | None = None,
     predictions: Predictions | None = None,
 ) -> tuple[Record, Path]:  # fmt: skip
@@ -310,13 +322,13 @@ def _store(
         quality=quality,
         curve=trainer.curve if trainer else [],
         cost=cost,
-        machine=machine.describe_machine(),
+        machine={**machine.describe_machine(), "numerics": start.numerics},
         software=machine.describe_software(_packages(plan)),
         code={
             **machine.describe_code(),
             "origin": {"mechanism": plan.mechanism.plugin.home.public, "task": plan.task.plugin.home.public},
         },
-        started=started,
+        started=start.time,
         finished=finished,
         command=settings.command,
     )

@@ -110,10 +110,11 @@ class HST(SparseMixer):
 
     def _merge_inserted(self, x: Tensor, h1: Tensor, mask: Tensor | None, layout: Layout) -> Tensor:
         rows = slice(layout.globals, layout.specials)
-        source = x if self.options.stage2_input == "parallel" else h1
-        h2 = self._stage2(source[:, rows], positions(layout, x.device)[rows], None if mask is None else mask[:, rows])
-        merged = h2 if self.options.merge == "replace" else h1[:, rows] + h2
-        return torch.cat([h1[:, : layout.globals], merged, h1[:, layout.specials :]], dim=1)
+        front, reps, content = h1.split([layout.globals, layout.reps, layout.length], dim=1)
+        source = x[:, rows] if self.options.stage2_input == "parallel" else reps
+        h2 = self._stage2(source, positions(layout, x.device)[rows], None if mask is None else mask[:, rows])
+        merged = h2 if self.options.merge == "replace" else reps + h2
+        return torch.cat([front, merged, content], dim=1)
 
     def _add_pooled(self, h1: Tensor, mask: Tensor | None, layout: Layout) -> Tensor:
         """Representatives are means over the real rows of a block; what stage 2 makes of them goes to all its rows."""

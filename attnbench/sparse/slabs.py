@@ -23,7 +23,7 @@ from torch import Tensor
 from attnbench.sparse.plan import Plan, hide
 
 #: Scores of one slab. On a CPU they shall stay in its caches; elsewhere launches shall be few.
-CPU_SCORES = 1 << 19
+CPU_SCORES = 1 << 20
 SCORES = 1 << 25
 
 Part = tuple[slice, slice]  # of the batch and of the heads

@@ -3,7 +3,8 @@
 On a shared machine absolute times drift, and one descheduled thread holds up all others of an operation. So the
 candidates take turns, a ratio is always that of two neighbours in time, and where the kernel tells how long the threads
 of this process waited for a core (Linux, `schedstat`), rounds with a wait are left out. With one thread
-(ATTNBENCH_BENCH_THREADS=1) the clock is the CPU time of the process, which waiting does not touch.
+(ATTNBENCH_BENCH_THREADS=1) the clock is the CPU time of the process, which waiting does not touch. The settings of
+`attnbench.numerics` are on; ATTNBENCH_BENCH_NUMERICS=stock leaves PyTorch as it comes.
 """
 
 from __future__ import annotations
@@ -19,7 +20,10 @@ from pathlib import Path
 
 import torch
 
+from attnbench import numerics
+
 THREADS = int(os.environ.get("ATTNBENCH_BENCH_THREADS", "2"))
+NUMERICS = os.environ.get("ATTNBENCH_BENCH_NUMERICS", "fast")
 #: Share of a sample that its threads may have waited.
 _DELAY = 0.03
 
@@ -34,16 +38,22 @@ class Comparison:
     times_faster: dict[str, float]
     rounds: int
     clean: bool  # no round was delayed; else too few were not, and all count
+    numerics: str
 
     def info(self) -> dict[str, object]:
         found: dict[str, object] = {f"x {name}": round(ratio, 2) for name, ratio in self.times_faster.items()}
         found |= {f"ms {name}": round(ms, 1) for name, ms in self.milliseconds.items()}
         clock = "process CPU time" if THREADS == 1 else "wall, undelayed rounds" if self.clean else "wall, delayed"
-        return found | {"rounds": self.rounds, "threads": THREADS, "clock": clock}
+        return found | {"rounds": self.rounds, "threads": THREADS, "clock": clock, "numerics": self.numerics}
 
 
 def compare(candidates: Candidates, *, rounds: int = 11, seconds: float = 12) -> Comparison:
     """Rounds of all candidates in turn until there are enough clean ones or the time is over."""
+    with numerics.applied(NUMERICS) as in_force:
+        return _compare(candidates, rounds, seconds, ", ".join(in_force.values()))
+
+
+def _compare(candidates: Candidates, rounds: int, seconds: float, in_force: str) -> Comparison:
     clock = time.process_time if THREADS == 1 else time.perf_counter
     before = torch.get_num_threads()
     torch.set_num_threads(THREADS)
@@ -71,6 +81,7 @@ def compare(candidates: Candidates, *, rounds: int = 11, seconds: float = 12) ->
         {name: statistics.median(taken[i] / taken[0] for taken in used) for i, name in enumerate(names) if i},
         len(used),
         used is clean,
+        in_force,
     )
 
 

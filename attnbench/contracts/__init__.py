@@ -1,0 +1,38 @@
+"""What a plugin author writes: mechanisms, tasks, regularizers as data plus one callable. Nothing here loads torch."""
+
+from attnbench.contracts.mechanism import COMPLEXITIES, Cell, Mechanism
+from attnbench.contracts.regularizer import Loss, Regularizer, Run
+from attnbench.contracts.shape import Layout, MixerShape, NoOptions, Tokens
+from attnbench.contracts.task import (
+    NO_TARGET,
+    Classify,
+    Controls,
+    Head,
+    Match,
+    Preparation,
+    Source,
+    TagTokens,
+    Task,
+)
+
+__all__ = [
+    "COMPLEXITIES",
+    "NO_TARGET",
+    "Cell",
+    "Classify",
+    "Controls",
+    "Head",
+    "Layout",
+    "Loss",
+    "Match",
+    "Mechanism",
+    "MixerShape",
+    "NoOptions",
+    "Preparation",
+    "Regularizer",
+    "Run",
+    "Source",
+    "TagTokens",
+    "Task",
+    "Tokens",
+]
