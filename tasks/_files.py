@@ -44,8 +44,8 @@ def lines(path: Path) -> Iterator[tuple[int, bytes]]:
                 if row == 1:
                     refuse_stand_in(path, line)
                     line = line.removeprefix(b"\xef\xbb\xbf")
-                if b"\0" in line:
-                    raise AttnbenchError(f"{path}, row {row}: a NUL byte at column {line.index(b'\0') + 1}")
+                if (nul := line.find(b"\0")) >= 0:
+                    raise AttnbenchError(f"{path}, row {row}: a NUL byte at column {nul + 1}")
                 yield row, line.removesuffix(b"\n").removesuffix(b"\r")
             if not row:
                 raise AttnbenchError(f"{path}: empty")
