@@ -8,7 +8,8 @@ from itertools import islice
 import numpy as np
 
 from attnbench.columns import Split
-from attnbench.contracts import Classify, Head
+from attnbench.contracts import Classify, Head, Span
+from attnbench.questions import question_of
 
 _FIT_EXAMPLES = 2000
 _MAX_FEATURES = 4096
@@ -16,22 +17,24 @@ _MAX_FEATURES = 4096
 
 def scores(head: Head, splits: Mapping[str, Split]) -> dict[str, float]:
     """Accuracy on the test split of the most frequent training label, and for one-document classification of a logistic
-    regression on token counts (scikit-learn, fitted on at most 2,000 training examples).
+    regression on token counts (scikit-learn, fitted on at most 2,000 training examples). Spans have no labels.
     """
-    train, test = splits["train"], splits["test"]
-    majority = np.bincount(np.concatenate(train.labels())).argmax()
-    found = {"majority": float(np.mean([(row == majority).mean() for row in test.labels() if len(row)]))}
+    if isinstance(head, Span):
+        return {}
+    answers = {name: question_of(head).answers(split) for name, split in splits.items()}
+    majority = np.bincount(np.concatenate(answers["train"])).argmax()
+    found = {"majority": float(np.mean([(row == majority).mean() for row in answers["test"]]))}
     if isinstance(head, Classify):
-        found["token_counts"] = _token_counts(train, test)
+        known, wanted = (np.concatenate(answers[name]) for name in ("train", "test"))
+        found["token_counts"] = _token_counts(splits, known[:_FIT_EXAMPLES], wanted)
     return found
 
 
-def _token_counts(train: Split, test: Split) -> float:
+def _token_counts(splits: Mapping[str, Split], known: np.ndarray, wanted: np.ndarray) -> float:
     from sklearn.linear_model import LogisticRegression
     from sklearn.preprocessing import StandardScaler
 
-    known = np.concatenate(train.labels()[:_FIT_EXAMPLES])
-    wanted = np.concatenate(test.labels())
+    train, test = splits["train"], splits["test"]
     if len(np.unique(known)) < 2:
         return float(np.mean(wanted == known[0]))
     scaler = StandardScaler()

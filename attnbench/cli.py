@@ -182,7 +182,7 @@ def _facts(plugin: registry.Plugin) -> dict[str, Any]:
         if plugin.kind == "tasks":
             with blame(f"task {plugin.name}"):
                 head = thing.head(defaults)
-                facts |= {"head": f"{type(head).__name__}({head.classes})", "vocab": thing.vocab(defaults)}
+                facts |= {"head": type(head).__name__, "vocab": thing.vocab(defaults)}
                 facts |= {"max_length": thing.max_length(defaults), "metric": thing.metric}
     if getattr(thing, "presets", None):
         facts["presets"] = {preset: dict(values) for preset, values in thing.presets.items()}

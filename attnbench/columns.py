@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import datasets
 import numpy as np
 import pyarrow as pa
-
-from attnbench.contracts import NO_TARGET, Head
 
 _ROWS_OF_A_PART = 1000
 
@@ -53,18 +52,48 @@ class Ragged:
 
 @dataclass(frozen=True)
 class Split:
-    """One split: documents by name, and targets, one number or one row of numbers an example."""
+    """One split: documents by name, and targets, one number or one row of numbers an example.
+
+    `extras` are the further columns that the head reads: rows of numbers (Ragged), numbers, or texts.
+    """
 
     documents: list[Ragged]
     targets: np.ndarray | Ragged
+    extras: dict[str, Any] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.targets)
 
-    def labels(self) -> list[np.ndarray]:
-        """The targets of each example that ask for a prediction, (predictions,) int64 each."""
-        rows = (np.atleast_1d(row).astype(np.int64) for row in self.targets)
-        return [row[row != NO_TARGET] for row in rows]
+
+class Texts:
+    """A column of texts, or of lists of them, over memory-mapped Arrow; `texts[i]` is a str or a list."""
+
+    def __init__(self, column: pa.ChunkedArray):
+        self._column = column
+
+    def __len__(self) -> int:
+        return len(self._column)
+
+    def __getitem__(self, index: int) -> Any:
+        return self._column[index].as_py()
+
+    def parts(self) -> Iterator[np.ndarray]:
+        """The texts as bytes, row by row; each is preceded by how many a row has and how long they are."""
+        for index in range(len(self)):
+            found = self[index]
+            texts = [text.encode() for text in ([found] if isinstance(found, str) else found)]
+            yield np.array([len(texts), *map(len, texts)], dtype=np.int64)
+            yield np.frombuffer(b"".join(texts), dtype=np.uint8)
+
+
+def filled(rows: Sequence[np.ndarray], length: int, value: int) -> tuple[np.ndarray, np.ndarray]:
+    """(B, length) int64, the rows with `value` behind each, and (B, length) bool, where they stand."""
+    numbers = np.full((len(rows), length), value, dtype=np.int64)
+    mask = np.zeros((len(rows), length), dtype=bool)
+    for index, row in enumerate(rows):
+        numbers[index, : len(row)] = row
+        mask[index, : len(row)] = True
+    return numbers, mask
 
 
 def _is_list(kind: pa.DataType) -> bool:
@@ -83,11 +112,18 @@ def fault(table: pa.Table, name: str, in_rows: bool) -> str | None:
     return None
 
 
-def read_split(folder: Path, head: Head) -> Split:
-    """The split saved in this folder."""
+def read_split(folder: Path, documents: Sequence[str], target: str, extras: Iterable[str]) -> Split:
+    """The split saved in this folder, of these columns."""
     table = datasets.load_from_disk(str(folder)).data.table
-    targets = table.column(head.target)
     return Split(
-        documents=[Ragged(table.column(column)) for column in head.documents],
-        targets=Ragged(targets) if _is_list(targets.type) else targets.to_numpy(),
+        documents=[Ragged(table.column(column)) for column in documents],
+        targets=_view(table.column(target)),
+        extras={name: _view(table.column(name)) for name in extras},
     )
+
+
+def _view(column: pa.ChunkedArray) -> Any:
+    kind = column.type.value_type if _is_list(column.type) else column.type
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return Texts(column)
+    return Ragged(column) if _is_list(column.type) else column.to_numpy()

@@ -82,6 +82,8 @@ class Numerics(_Config):
 
 
 class Padding(_Config):
-    """To the task's maximum length, or to the longest example of a batch; the same for all mechanisms."""
+    """To the task's maximum length, to the longest example of a batch, or so in batches of like lengths (grouped); the
+    same for all mechanisms.
+    """
 
-    rule: Literal["max", "batch"] = "batch"
+    rule: Literal["max", "batch", "grouped"] = "batch"

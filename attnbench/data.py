@@ -10,25 +10,23 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import datasets
-import numpy as np
 
-from attnbench import baselines
-from attnbench.columns import Ragged, Split, fault, read_split
-from attnbench.contracts import NO_TARGET, Preparation, TagTokens, Task
+from attnbench.cards import SPLITS, check_columns, content_hash, make_card, read
+from attnbench.columns import Split
+from attnbench.contracts import Preparation, Task
 from attnbench.errors import AttnbenchError, blame
 from attnbench.options import as_json
 from attnbench.progress import say, track
 from attnbench.record import canonical
 from attnbench.registry import Plugin
 
-SPLITS = ("train", "validation", "test")
 #: Raise it when the stored form changes.
 DATA_FORMAT = 2
 
@@ -62,15 +60,6 @@ class TaskData:
     folder: Path = Path()
 
 
-@dataclass(frozen=True)
-class Batch:
-    """Documents as (tokens (B, N) int64, mask (B, N) bool or None); targets (B,) or (B, N), indices (B,), int64."""
-
-    documents: list[tuple[np.ndarray, np.ndarray | None]]
-    targets: np.ndarray
-    indices: np.ndarray
-
-
 def load(
     plugin: Plugin, options: Any, source: Path | None = None, workers: int = 1, download: bool = False
 ) -> TaskData:
@@ -85,7 +74,7 @@ def load(
         with _alone(folder):
             if not _is_whole(folder):
                 _prepare(plugin, options, source, folder, workers, download)
-    splits = {name: read_split(folder / name, plugin.object.head(options)) for name in SPLITS}
+    splits = read(folder, plugin.object.head(options))
     card = json.loads((folder / "card.json").read_text("utf-8"))
     return TaskData(f"{key}-{card['sha256'][:12]}" if card["from_files"] else key, splits, card, folder)
 
@@ -118,18 +107,6 @@ def export(plugin: Plugin, options: Any, folder: Path, workers: int) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     with blame(f"task {plugin.name}: export failed"):
         write(options, Preparation(folder, None, track, say, workers))
-
-
-def content_hash(splits: Mapping[str, Split]) -> str:
-    """SHA-256 of all numbers of a set, in order: for each split and column its kind, row lengths and values."""
-    digest = hashlib.sha256()
-    for name in SPLITS:
-        split = splits[name]
-        for column in (*split.documents, split.targets):
-            for part in column.parts() if isinstance(column, Ragged) else [column]:
-                digest.update(f"{name} {part.dtype.name} {part.size} ".encode())
-                digest.update(part.astype(part.dtype.newbyteorder("<"), copy=False).tobytes())
-    return digest.hexdigest()
 
 
 def _is_whole(folder: Path) -> bool:
@@ -170,12 +147,12 @@ def _prepare(plugin: Plugin, options: Any, source: Path | None, folder: Path, wo
             made = plugin.object.prepare(
                 options, Preparation(files, source, track, note, workers, download, facts.__setitem__)
             )
-        _check_columns(plugin, options, made)
+        check_columns(plugin, options, made)
         for name in SPLITS:
             shutil.rmtree(partial / name, ignore_errors=True)
             with _SilentDatasets():
                 made[name].save_to_disk(str(partial / name))
-        card = _card(plugin, options, made, partial)
+        card = make_card(plugin, options, made, partial)
         card |= {"notes": notes, "facts": facts, "from_files": source is not None or download}
     except (AttnbenchError, MemoryError):
         shutil.rmtree(partial, ignore_errors=True)
@@ -197,117 +174,3 @@ class _SilentDatasets:
     def __exit__(self, *error: object) -> None:
         if self._were_on:
             datasets.enable_progress_bars()
-
-
-def _check_columns(plugin: Plugin, options: Any, made: datasets.DatasetDict) -> None:
-    head = plugin.object.head(options)
-    if not isinstance(made, datasets.DatasetDict):
-        raise AttnbenchError(
-            f"task {plugin.name}: prepare returned a {type(made).__name__}, not a datasets.DatasetDict"
-        )
-    for name in SPLITS:
-        if name not in made:
-            raise AttnbenchError(f"task {plugin.name}: prepare returned no split {name!r}, found {sorted(made)}")
-        for column in (*head.documents, head.target):
-            if column not in made[name].column_names:
-                raise AttnbenchError(
-                    f"task {plugin.name}, {name}: no column {column!r}, found {made[name].column_names}"
-                )
-            if not len(made[name]):
-                raise AttnbenchError(f"task {plugin.name}, {name}: empty")
-            in_rows = column in head.documents or isinstance(head, TagTokens)
-            if what := fault(made[name].data.table, column, in_rows):
-                raise AttnbenchError(f"task {plugin.name}, {name}: {what}")
-
-
-def _card(plugin: Plugin, options: Any, made: datasets.DatasetDict, folder: Path) -> dict[str, Any]:
-    """What `show` tells of a prepared set, after checking it against what the task declares."""
-    task: Task = plugin.object
-    head = task.head(options)
-    splits = {name: read_split(folder / name, head) for name in SPLITS}
-    counts = {name: _describe(f"task {plugin.name}, {name}", task, options, splits[name]) for name in SPLITS}
-    trivial = baselines.scores(head, splits)
-    if task.baselines:
-        with blame(f"task {plugin.name}: baselines failed"):
-            trivial |= task.baselines(options, made)
-    chance = task.chance(options) if task.chance else 1 / head.classes
-    for level, score in {"chance": chance, **trivial}.items():
-        if not 0 <= score <= 1:
-            raise AttnbenchError(f"task {plugin.name}: {level} is {score}, not a score in 0..1")
-    return {
-        "task": plugin.name,
-        "version": task.version,
-        "options": as_json(options),
-        "splits": counts,
-        "chance": chance,
-        "trivial": trivial,
-        "sha256": content_hash(splits),
-    }
-
-
-def _describe(where: str, task: Task, options: Any, split: Split) -> dict[str, Any]:
-    """Counts of one split; refuses ids, targets and lengths outside what the task declares."""
-    vocab, longest = task.vocab(options), task.max_length(options)
-    for ragged in split.documents:
-        for index, row in enumerate(ragged):
-            if not 0 < len(row) <= longest:
-                raise AttnbenchError(f"{where}, row {index}: {len(row)} tokens, allowed are 1 to {longest}")
-            if row.min() < 0 or row.max() >= vocab:
-                wrong = row.min() if row.min() < 0 else row.max()
-                raise AttnbenchError(f"{where}, row {index}: token {wrong} outside 0..{vocab - 1}")
-            if not task.padded and len(row) != longest:
-                raise AttnbenchError(
-                    f"{where}, row {index}: {len(row)} tokens in a task that declares all have {longest}"
-                )
-    labels = split.labels()
-    classes = task.head(options).classes
-    if isinstance(split.targets, Ragged) and (split.targets.lengths() != split.documents[0].lengths()).any():
-        index = int((split.targets.lengths() != split.documents[0].lengths()).argmax())
-        raise AttnbenchError(f"{where}, row {index}: not as many targets as tokens")
-    for index, row in enumerate(labels):
-        if not len(row):
-            raise AttnbenchError(f"{where}, row {index}: no target")
-        if not 0 <= row.min() <= row.max() < classes:
-            raise AttnbenchError(f"{where}, row {index}: target outside 0..{classes - 1}")
-    found, counts = np.unique(np.concatenate(labels), return_counts=True)
-    lengths = np.concatenate([ragged.lengths() for ragged in split.documents])
-    return {
-        "examples": len(split),
-        "predictions": int(counts.sum()),
-        "labels": {str(label): int(count) for label, count in zip(found, counts, strict=True)},
-        "length_min_5_50_95_max": [int(q) for q in np.quantile(lengths, [0, 0.05, 0.5, 0.95, 1])],
-    }
-
-
-def collate(split: Split, indices: Sequence[int] | np.ndarray, pad_to: int | None, padded: bool) -> Batch:
-    """The examples as arrays, filled with 0 behind; `pad_to` = None fills to the longest of the batch.
-
-    Without `padded` all rows are equally long and there is no mask.
-    """
-    documents = []
-    length = 0
-    for ragged in split.documents:
-        rows = [ragged[int(i)] for i in indices]
-        length = pad_to or max(len(row) for row in rows)
-        tokens, mask = _fill(rows, length, 0)
-        documents.append((tokens, mask if padded else None))
-    if isinstance(split.targets, Ragged):
-        targets, _ = _fill([split.targets[int(i)] for i in indices], length, NO_TARGET)
-    else:
-        targets = split.targets[np.asarray(indices)].astype(np.int64)
-    return Batch(documents, targets, np.asarray(indices, dtype=np.int64))
-
-
-def _fill(rows: list[np.ndarray], length: int, value: int) -> tuple[np.ndarray, np.ndarray]:
-    filled = np.full((len(rows), length), value, dtype=np.int64)
-    mask = np.zeros((len(rows), length), dtype=bool)
-    for index, row in enumerate(rows):
-        filled[index, : len(row)] = row
-        mask[index, : len(row)] = True
-    return filled, mask
-
-
-def in_order(split: Split, batch: int, pad_to: int | None, padded: bool) -> Iterator[Batch]:
-    """All examples once, the last batch included."""
-    for start in range(0, len(split), batch):
-        yield collate(split, range(start, min(start + batch, len(split))), pad_to, padded)

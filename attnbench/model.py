@@ -1,4 +1,4 @@
-"""The encoder and the heads, the same for every mechanism; only the mixer inside differs.
+"""The encoder, the same for every mechanism; only the mixer inside differs.
 
 Shape letters: B batch, N content rows, R all rows, C width, T predictions, Y classes.
 """
@@ -14,8 +14,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from attnbench.config import ModelConfig
-from attnbench.contracts import NO_TARGET, Classify, Head, Layout, Match, Mechanism, MixerShape, TagTokens, Tokens
+from attnbench.contracts import Head, Layout, Mechanism, MixerShape, Tokens
 from attnbench.errors import AttnbenchError, Unsupported
+from attnbench.heads import HEADS
 from attnbench.layers import QKVMixer, clear, positions
 from attnbench.randomness import Dropout, Stream, initialise, seeded
 
@@ -225,33 +226,6 @@ POSITIONS: dict[str, Callable[[int, int], nn.Module]] = {
 }
 
 
-def _pool_mean(x: Tensor, mask: Tensor | None, layout: Layout) -> Tensor:
-    rows, real = x[:, layout.globals :], None if mask is None else mask[:, layout.globals :]
-    if real is None:
-        return rows.mean(1)
-    return clear(rows, real).sum(1) / real.sum(1, keepdim=True).clamp(min=1)
-
-
-def _pool_first(x: Tensor, mask: Tensor | None, layout: Layout) -> Tensor:
-    return x[:, 0]
-
-
-def _pool_last(x: Tensor, mask: Tensor | None, layout: Layout) -> Tensor:
-    content = x[:, layout.specials :]
-    if mask is None:
-        return content[:, -1]
-    last = layout.length - 1 - mask[:, layout.specials :].flip(1).int().argmax(1)
-    return content[torch.arange(len(x), device=x.device), last]
-
-
-#: mean: over content and representatives, global rows left out; cls: the first global row; last: the last real row
-POOLING: dict[str, Callable[[Tensor, Tensor | None, Layout], Tensor]] = {
-    "mean": _pool_mean,
-    "cls": _pool_first,
-    "last": _pool_last,
-}
-
-
 class Model(nn.Module):
     """Encoder and head: documents in, logits (T, Y) out, one row for each prediction."""
 
@@ -260,7 +234,7 @@ class Model(nn.Module):
     ):
         super().__init__()
         self.encoder = Encoder(config, mechanism, options, vocab, max_length)
-        self.head = HEADS[type(head)](config, head.classes)
+        self.head = HEADS[type(head)](config, head)
 
     @property
     def stream(self) -> Stream:
@@ -280,56 +254,11 @@ class Model(nn.Module):
     def forward(
         self,
         documents: Sequence[tuple[Tensor, Tensor | None]],
-        targets: Tensor,
+        places: Tensor | None,
         shift: int = 0,
         move_positions: bool = False,
     ) -> Tensor:
-        """documents: (tokens (B, N) int64, mask (B, N) bool or None) each; targets say where to predict."""
+        """documents: (tokens (B, N) int64, mask (B, N) bool or None) each; places: see `attnbench.questions.Asked`."""
         encoded = [self.encoder(tokens, mask, shift, move_positions) for tokens, mask in documents]
-        logits: Tensor = self.head(encoded, targets)
+        logits: Tensor = self.head(encoded, places)
         return logits if logits.dtype == torch.float64 else logits.float()
-
-
-Encoded = tuple[Tensor, Tensor | None, Layout]
-
-
-class ClassifyHead(nn.Module):
-    def __init__(self, config: ModelConfig, classes: int):
-        super().__init__()
-        self.pool, self.linear = POOLING[config.pooling], nn.Linear(config.dim, classes)
-
-    def forward(self, encoded: list[Encoded], targets: Tensor) -> Tensor:
-        logits: Tensor = self.linear(self.pool(*encoded[0]))
-        return logits
-
-
-class MatchHead(nn.Module):
-    """On [a, b, a * b, a - b] of the two pooled documents, as most re-implementations of LRA's Retrieval have it."""
-
-    def __init__(self, config: ModelConfig, classes: int):
-        super().__init__()
-        self.pool, self.linear = POOLING[config.pooling], nn.Linear(4 * config.dim, classes)
-
-    def forward(self, encoded: list[Encoded], targets: Tensor) -> Tensor:
-        a, b = (self.pool(*one) for one in encoded)
-        logits: Tensor = self.linear(torch.cat([a, b, a * b, a - b], dim=-1))
-        return logits
-
-
-class TagTokensHead(nn.Module):
-    def __init__(self, config: ModelConfig, classes: int):
-        super().__init__()
-        self.linear = nn.Linear(config.dim, classes)
-
-    def forward(self, encoded: list[Encoded], targets: Tensor) -> Tensor:
-        x, _, layout = encoded[0]
-        content = x[:, layout.specials + layout.shift :]
-        logits: Tensor = self.linear(content[targets != NO_TARGET])
-        return logits
-
-
-HEADS: dict[type, Callable[[ModelConfig, int], nn.Module]] = {
-    Classify: ClassifyHead,
-    Match: MatchHead,
-    TagTokens: TagTokensHead,
-}

@@ -9,7 +9,7 @@ from typing import Any
 
 from attnbench import protocol as protocols
 from attnbench import registry
-from attnbench.contracts import Cell, Head, Mechanism, NoOptions, Regularizer, TagTokens, Task, Tokens
+from attnbench.contracts import Cell, Classify, Head, Match, Mechanism, NoOptions, Regularizer, Task, Tokens
 from attnbench.errors import AttnbenchError, UnknownName, Unsupported, blame, resembles
 from attnbench.options import as_json, field_names, parse
 from attnbench.protocol import SECTIONS, Resolved
@@ -158,10 +158,10 @@ def _options_of_mechanisms(*, built_in: bool) -> set[str]:
 def _refuse_dead(plan: Plan) -> None:
     """Combinations in which something that was asked for could change nothing."""
     head, length = _described(plan.task)
-    if isinstance(head, TagTokens) and plan.rules.model.pooling != "mean":
+    if not isinstance(head, Classify | Match) and plan.rules.model.pooling != "mean":
         raise AttnbenchError(
-            f"{plan.task.plugin.name} asks at every token, so model.pooling={plan.rules.model.pooling} pools nothing; "
-            "leave it out, or --set model.pooling=mean"
+            f"{plan.task.plugin.name} asks at single tokens, so model.pooling={plan.rules.model.pooling} pools "
+            "nothing; leave it out, or --set model.pooling=mean"
         )
     if plan.tokens.block_size > length:
         raise AttnbenchError(
@@ -182,7 +182,7 @@ def _described(choice: Choice) -> tuple[Head, int]:
     with blame(f"task {name}"):
         head, vocab, length = task.head(options), task.vocab(options), task.max_length(options)
     if not isinstance(head, Head):
-        raise AttnbenchError(f"task {name}: head returned a {type(head).__name__}, not Classify, Match or TagTokens")
+        raise AttnbenchError(f"task {name}: head returned a {type(head).__name__}, not one of attnbench.contracts")
     for what, count in {"vocab": vocab, "max_length": length}.items():
         if not isinstance(count, Integral) or count < 1:  # of numpy too
             raise AttnbenchError(f"task {name}: {what} returned {count!r}, not a whole number from 1 on")

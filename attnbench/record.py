@@ -78,7 +78,7 @@ class Quality(_Frozen):
     """The test split is read once, with the weights of the best validation step.
 
     `trivial` holds the scores of trivial predictors on the test split by name; `interval` is the 95 % interval of
-    `test` over test examples, for this trained model only.
+    `test` over test examples, for this trained model only; `more` holds further metrics.
     """
 
     metric: str
@@ -92,6 +92,7 @@ class Quality(_Frozen):
     chance: float
     trivial: dict[str, float]
     p_above_chance: float
+    more: dict[str, float] = {}
 
 
 class CurvePoint(_Frozen):

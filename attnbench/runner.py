@@ -23,10 +23,11 @@ from attnbench.numerics import Mode, applied
 from attnbench.plan import Plan, check_runnable, make, regularizer_of
 from attnbench.progress import say
 from attnbench.protocol import SECTIONS
+from attnbench.questions import Predictions, question_of
 from attnbench.randomness import seeded
 from attnbench.record import Cost, MechanismSpec, PluginSpec, Quality, Record, Spec, Status, TaskSpec
 from attnbench.store import Store, read
-from attnbench.train import Interrupted, Job, Predictions, Stopped, Trainer
+from attnbench.train import Interrupted, Job, Stopped, Trainer
 
 
 @dataclass(frozen=True)
@@ -149,7 +150,7 @@ def _train(
         trainer.fit()
         predictions = trainer.test()
         quality = _quality(task, prepared, trainer, predictions)
-        status, why = _judge(quality, predictions.scores())
+        status, why = _judge(quality, predictions.scores)
     except Stopped as stopped:
         if stopped.status == "diverged":  # it would do so again
             checkpoint.remove()
@@ -235,6 +236,7 @@ def _job(plan: Plan, task: Task, prepared: data.TaskData, model: Model, settings
     return Job(
         model=model,
         data=prepared,
+        question=question_of(task.head(plan.task.options)),
         padded=task.padded,
         max_length=task.max_length(plan.task.options),
         budget=plan.rules.budget,
@@ -248,7 +250,7 @@ def _job(plan: Plan, task: Task, prepared: data.TaskData, model: Model, settings
 
 
 def _quality(task: Task, prepared: data.TaskData, trainer: Trainer, predictions: Predictions) -> Quality:
-    scores = predictions.scores()
+    scores = predictions.scores
     mean, low, high = statistics.score_interval(scores)
     return Quality(
         metric=task.metric,
@@ -257,7 +259,8 @@ def _quality(task: Task, prepared: data.TaskData, trainer: Trainer, predictions:
         test=mean,
         interval=(low, high),
         examples=len(scores),
-        predictions=len(predictions.predicted),
+        predictions=predictions.count,
+        more=predictions.more,
         chance=prepared.card["chance"],
         trivial=prepared.card["trivial"],
         p_above_chance=statistics.p_above(scores, prepared.card["chance"]),
@@ -332,9 +335,5 @@ def _store(
         finished=finished,
         command=settings.command,
     )
-    arrays = None
-    if predictions is not None:
-        arrays = {"predicted": predictions.predicted, "target": predictions.target, "example": predictions.example}
-    store = Store(settings.results)
-    path = store.write(record, arrays)
+    path = Store(settings.results).write(record, predictions.stored if predictions else None)
     return read(path), path

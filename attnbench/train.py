@@ -18,16 +18,18 @@ from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 from torch import Tensor
 
+from attnbench.batches import Batch, Batches
 from attnbench.checkpoint import Checkpoint
-from attnbench.columns import Split
 from attnbench.config import Budget, Numerics, Padding
-from attnbench.contracts import NO_TARGET, Loss, Regularizer
-from attnbench.data import Batch, TaskData, collate, in_order
+from attnbench.contracts import Loss, Regularizer
+from attnbench.data import TaskData
 from attnbench.diagnosis import first_non_finite
 from attnbench.errors import AttnbenchError, describe
+from attnbench.heads import join_right
 from attnbench.model import Model
 from attnbench.progress import Bar
-from attnbench.randomness import batch_indices, draw, initialise, key
+from attnbench.questions import Predictions, Question
+from attnbench.randomness import draw, initialise, key
 from attnbench.record import CurvePoint, Status
 
 Penalty = Callable[[Any, Tensor, Tensor], Loss]
@@ -35,10 +37,11 @@ Penalty = Callable[[Any, Tensor, Tensor], Loss]
 
 @dataclass(frozen=True)
 class Job:
-    """All that one training needs. `regularizers` are (contract, options) pairs; `pad_to` None = longest of a batch."""
+    """All that one training needs. `regularizers` are (contract, options) pairs."""
 
     model: Model
     data: TaskData
+    question: Question
     padded: bool
     max_length: int
     budget: Budget
@@ -49,25 +52,8 @@ class Job:
     device: str = "auto"
     max_seconds: float | None = None
 
-    @property
-    def pad_to(self) -> int | None:
-        return self.max_length if self.padding.rule == "max" else None
-
-
-@dataclass
-class Predictions:
-    """What a model says about a split, one entry a prediction: the class, the target, the example it belongs to."""
-
-    predicted: np.ndarray
-    target: np.ndarray
-    example: np.ndarray
-    loss: float
-
-    def scores(self) -> np.ndarray:
-        """Share of right predictions of each example, (examples,) float64."""
-        right = (self.predicted == self.target).astype(np.float64)
-        examples, position = np.unique(self.example, return_inverse=True)
-        return np.bincount(position, right, len(examples)) / np.bincount(position, minlength=len(examples))
+    def batches(self, split: str) -> Batches:
+        return Batches(self.data.splits[split], self.question, self.padding, self.padded, self.max_length)
 
 
 class Stopped(Exception):
@@ -140,7 +126,7 @@ class Trainer:
     def test(self) -> Predictions:
         """The test split with the weights of the best validation step."""
         self.model.load_state_dict(self.best_weights)
-        return self.predict(self.job.data.splits["test"])
+        return self.predict("test")
 
     def _train_step(self) -> float:
         """One update; returns the mean loss of its micro-batches."""
@@ -148,14 +134,10 @@ class Trainer:
         for group in self.optimizer.param_groups:
             group["lr"] = budget.learning_rate(self.step)
         self.model.train()
-        indices = batch_indices(job.seed, len(job.data.splits["train"]), budget.batch, self.step)
-        total = 0.0
+        batches, total = job.batches("train"), 0.0
         torch.manual_seed(key(job.seed, "plugin", self.step))  # for randomness a plugin brings itself
-        parts = np.split(indices, budget.accumulate)
-        runs = [
-            _Run(self, collate(job.data.splits["train"], part, job.pad_to, job.padded), micro)
-            for micro, part in enumerate(parts)
-        ]
+        parts = np.split(batches.drawn(job.seed, budget.batch, self.step), budget.accumulate)
+        runs = [_Run(self, batches.collate(part), micro) for micro, part in enumerate(parts)]
         predictions = sum(len(run.labels) for run in runs)
         for run in runs:
             if not len(run.labels):
@@ -178,8 +160,8 @@ class Trainer:
         return Stopped("diverged", f"step {self.step}: {what}; {first_non_finite(self.model, run.forward)}")
 
     def _validate(self) -> None:
-        found = self.predict(self.job.data.splits["validation"])
-        score = float(found.scores().mean())
+        found = self.predict("validation")
+        score = float(found.scores.mean())
         self.curve.append(
             CurvePoint(
                 step=self.step,
@@ -194,20 +176,21 @@ class Trainer:
             self.best_step, self.best_validation, self.best_weights = self.step, score, self._weights()
 
     @torch.no_grad()
-    def predict(self, split: Split) -> Predictions:
-        """Every example once, in order."""
+    def predict(self, split: str) -> Predictions:
+        """Every example once."""
         self.model.eval()
         torch.manual_seed(key(self.job.seed, "plugin", "evaluation"))
-        job, parts, loss_sum = self.job, [], 0.0
-        for batch in in_order(split, job.budget.eval_batch, job.pad_to, job.padded):
+        job, said, loss_sum, count = self.job, [], 0.0, 0
+        for batch in job.batches(split).in_order(job.budget.eval_batch):
             run = _Run(self, batch, 0)
-            logits, labels = run(), run.labels
-            loss_sum += F.cross_entropy(logits, labels, reduction="sum").item()
+            logits = run.raw()
+            loss_sum += F.cross_entropy(run.join(logits), run.labels, reduction="sum").item()
+            count += len(run.labels)
             if not math.isfinite(loss_sum):
                 raise self._diverged(run, f"evaluation loss is {loss_sum}")
-            parts.append((logits.argmax(-1).cpu().numpy(), labels.cpu().numpy(), _example_of(batch)))
-        predicted, target, example = (np.concatenate(column) for column in zip(*parts, strict=True))
-        return Predictions(predicted, target, example, loss_sum / len(target))
+            said.append(job.question.say(logits.cpu().numpy(), batch.asked))
+        answers = {name: np.concatenate([part[name] for part in said]) for name in said[0]}
+        return job.question.judge(job.data.splits[split], answers, loss_sum / count)
 
     def _weights(self) -> dict[str, Tensor]:
         return {name: value.detach().clone() for name, value in self.model.state_dict().items()}
@@ -290,16 +273,26 @@ class _Run:
             (torch.from_numpy(tokens).to(device), None if mask is None else torch.from_numpy(mask).to(device))
             for tokens, mask in batch.documents
         ]
-        self.targets = torch.from_numpy(batch.targets).to(device)
-        self.labels = self.targets[self.targets != NO_TARGET] if self.targets.ndim == 2 else self.targets
+        asked = batch.asked
+        self.places, self.right = (
+            None if x is None else torch.from_numpy(x).to(device) for x in (asked.places, asked.right)
+        )
+        self.labels = torch.from_numpy(asked.labels).to(device)
 
     def __call__(self, *, shift: int = 0, move_positions: bool = False, dropout: str = "independent") -> Tensor:
+        return self.join(self.raw(shift=shift, move_positions=move_positions, dropout=dropout))
+
+    def join(self, logits: Tensor) -> Tensor:
+        """Where several answers are right, their shares are taken together."""
+        return logits if self.right is None else join_right(logits, self.right, self.labels)
+
+    def raw(self, *, shift: int = 0, move_positions: bool = False, dropout: str = "independent") -> Tensor:
         stream = self.trainer.model.stream
         stream.seed, stream.step, stream.micro = self.trainer.job.seed, self.trainer.step, self.micro
         stream.repeat = 0 if dropout == "shared" else self.passes
         stream.enabled = dropout != "off"
         self.passes += 1
-        logits: Tensor = self.trainer._run_model(self.documents, self.targets, shift, move_positions)
+        logits: Tensor = self.trainer._run_model(self.documents, self.places, shift, move_positions)
         return logits
 
     def forward(self) -> Tensor:
@@ -316,10 +309,3 @@ class _Run:
         terms = [loss(self, first, self.labels) for loss in self.trainer.losses]
         entropy = torch.stack([term.entropy for term in terms]).mean()
         return entropy + sum(term.penalty for term in terms)
-
-
-def _example_of(batch: Batch) -> np.ndarray:
-    """The example that each prediction belongs to."""
-    if batch.targets.ndim == 1:
-        return batch.indices
-    return np.repeat(batch.indices, (batch.targets != NO_TARGET).sum(1))

@@ -10,7 +10,7 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import datasets
 import numpy as np
@@ -18,9 +18,14 @@ import pytest
 from sklearn.datasets import load_digits
 
 from attnbench import data, registry
+from attnbench.batches import Batches
+from attnbench.cards import SPLITS
+from attnbench.columns import Split
+from attnbench.config import Padding
 from attnbench.contracts import NO_TARGET, Classify, Head, Match, Source, TagTokens, Task
 from attnbench.errors import AttnbenchError, Terminated, Unsupported
 from attnbench.options import parse
+from attnbench.questions import question_of
 from attnbench.registry import Home, Plugin
 
 
@@ -35,6 +40,7 @@ def splits(**rows: tuple[list[list[int]], list[int]]) -> datasets.DatasetDict:
     )
 
 
+CLASSIFY = Classify(2)
 GOOD = ([[1, 2, 3], [4], [0, 1]], [0, 1, 1])
 
 
@@ -75,7 +81,7 @@ def test_it_is_read_from_a_mapped_file() -> None:
 
     load(made_up())
     before = pa.total_allocated_bytes()
-    big = plugin(lambda options, preparation: splits(**{n: ([[1, 2, 3]] * 5_000, [0, 1] * 2_500) for n in data.SPLITS}))
+    big = plugin(lambda options, preparation: splits(**{n: ([[1, 2, 3]] * 5_000, [0, 1] * 2_500) for n in SPLITS}))
     found = load(dataclasses.replace(big, source_sha="other"))
     assert found.splits["train"].documents[0][4_999].tolist() == [1, 2, 3]
     again = load(dataclasses.replace(big, source_sha="other"))
@@ -104,9 +110,7 @@ def test_what_does_not_fit_the_task_is_refused_with_its_place(changes: dict[str,
 
 
 def test_a_missing_column_names_those_found() -> None:
-    which = plugin(
-        lambda o, p: datasets.DatasetDict({n: datasets.Dataset.from_dict({"text": ["a"]}) for n in data.SPLITS})
-    )
+    which = plugin(lambda o, p: datasets.DatasetDict({n: datasets.Dataset.from_dict({"text": ["a"]}) for n in SPLITS}))
     with pytest.raises(AttnbenchError, match=r"no column 'tokens', found \['text'\]"):
         load(which)
 
@@ -159,15 +163,22 @@ def test_the_key_depends_on_everything_that_shapes_the_set() -> None:
     assert len(keys) == 3 + len(dataclasses.fields(options))
 
 
+def batches(
+    split: Split, head: Head = CLASSIFY, rule: Literal["max", "batch", "grouped"] = "batch", padded: bool = True
+) -> Batches:
+    """Of documents of up to 3 tokens."""
+    return Batches(split, question_of(head), Padding(rule=rule), padded, 3)
+
+
 def test_batches_are_filled_behind_and_the_last_one_counts() -> None:
     split = load(made_up()).splits["train"]
-    batch = data.collate(split, [2, 0], None, True)
+    batch = batches(split).collate([2, 0])
     tokens, mask = batch.documents[0]
     assert tokens.tolist() == [[0, 1, 0], [1, 2, 3]]
     assert mask is not None and mask.tolist() == [[True, True, False], [True, True, True]]
-    assert batch.targets.tolist() == [1, 0] and batch.indices.tolist() == [2, 0]
-    assert data.collate(split, [1], 3, True).documents[0][0].tolist() == [[4, 0, 0]]
-    parts = list(data.in_order(split, 2, None, True))
+    assert batch.asked.labels.tolist() == [1, 0] and batch.indices.tolist() == [2, 0]
+    assert batches(split, rule="max").collate([1]).documents[0][0].tolist() == [[4, 0, 0]]
+    parts = list(batches(split).in_order(2))
     assert [index for part in parts for index in part.indices] == [0, 1, 2] and parts[1].documents[0][0].shape == (1, 2)
 
 
@@ -200,26 +211,23 @@ def test_digits_are_those_of_scikit_learn() -> None:
         (tuple(row), int(t)) for s in found.splits.values() for row, t in zip(s.documents[0], s.targets, strict=True)
     )
     assert have == sorted((tuple(row.astype(int)), int(t)) for row, t in zip(truth.data, truth.target, strict=True))
-    sizes = [len(found.splits[name]) for name in data.SPLITS]
+    sizes = [len(found.splits[name]) for name in SPLITS]
     assert sum(sizes) == 1797 and abs(sizes[0] / 1797 - 0.8) < 0.03
 
 
 def test_trivial_levels_are_what_a_direct_count_gives() -> None:
     plugin_ = registry.load("tasks", "digits")
     found = data.load(plugin_, plugin_.object.options())
-    labels = np.concatenate(found.splits["train"].labels())
+    labels = np.concatenate(question_of(Classify(10)).answers(found.splits["train"]))
     guess = np.bincount(labels).argmax()
     assert found.card["trivial"]["majority"] == pytest.approx(np.mean(found.splits["test"].targets == guess))
     assert 0.2 < found.card["trivial"]["token_counts"] < 0.5
     assert found.card["chance"] == 0.1
 
 
-CLASSIFY = Classify(2)
-
-
 def columns(head: Head = CLASSIFY, features: datasets.Features | None = None, **rows: list[Any]) -> Plugin:
     """A task of which all three splits have these columns."""
-    made = datasets.DatasetDict({n: datasets.Dataset.from_dict(rows, features=features) for n in data.SPLITS})
+    made = datasets.DatasetDict({n: datasets.Dataset.from_dict(rows, features=features) for n in SPLITS})
     which = plugin(lambda options, preparation: made)
     return dataclasses.replace(which, object=dataclasses.replace(which.object, head=lambda options: head))
 
@@ -424,24 +432,26 @@ def test_what_shapes_nothing_leaves_the_key_alone() -> None:
 
 def test_two_documents_are_filled_apart_and_targets_of_tokens_with_them() -> None:
     two = load(columns(Match(2), tokens=[[1, 2], [2]], tokens_b=[[1], [4, 4, 4]], **LABEL)).splits["train"]
-    batch = data.collate(two, [0, 1], None, True)
+    batch = batches(two, Match(2)).collate([0, 1])
     assert [tokens.tolist() for tokens, _ in batch.documents] == [[[1, 2], [2, 0]], [[1, 0, 0], [4, 4, 4]]]
     tagging = columns(TagTokens(2), tokens=[[1, 2], [2]], targets=[[0, 1], [1]])
     tags = load(dataclasses.replace(tagging, source_sha="other")).splits["train"]
-    for pad_to, width in ((None, 2), (3, 3)):
-        batch = data.collate(tags, [1, 0], pad_to, True)
-        expected = np.full((2, width), NO_TARGET)
-        expected[0, 0], expected[1, :2] = 1, [0, 1]
-        assert batch.targets.tolist() == expected.tolist() and batch.documents[0][0].shape == (2, width)
+    for rule, width in ("batch", 2), ("max", 3):
+        batch = batches(tags, TagTokens(2), rule).collate([1, 0])
+        expected = np.zeros((2, width), dtype=bool)
+        expected[0, 0] = expected[1, :2] = True
+        assert batch.asked.places is not None and batch.asked.places.tolist() == expected.tolist()
+        assert batch.asked.labels.tolist() == [1, 0, 1] and batch.asked.example.tolist() == [1, 0, 0]
+        assert batch.documents[0][0].shape == (2, width)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 100])
 def test_in_order_shows_every_example_once(size: int) -> None:
     split = load(made_up()).splits["test"]
     for padded in (True, False):
-        batches = list(data.in_order(split, size, None, padded))
-        assert np.concatenate([batch.indices for batch in batches]).tolist() == [0, 1, 2]
-        assert all((batch.documents[0][1] is not None) == padded for batch in batches)
+        found = list(batches(split, padded=padded).in_order(size))
+        assert np.concatenate([batch.indices for batch in found]).tolist() == [0, 1, 2]
+        assert all((batch.documents[0][1] is not None) == padded for batch in found)
 
 
 def recall(**values: int) -> tuple[Any, data.TaskData]:
@@ -482,7 +492,7 @@ def test_the_trivial_levels_of_recall_by_hand() -> None:
 
 def test_values_of_recall_are_drawn_evenly_and_fillers_carry_no_answer() -> None:
     options, found = recall(train=4000)
-    answers = np.concatenate(found.splits["train"].labels())
+    answers = np.concatenate(question_of(TagTokens(4)).answers(found.splits["train"]))
     counts = np.bincount(answers, minlength=4)
     assert np.all(np.abs(counts - len(answers) / 4) < 4.5 * np.sqrt(len(answers) * 0.25 * 0.75))
     places = np.concatenate([np.flatnonzero(row >= options.fillers)[:-2] for row in found.splits["train"].documents[0]])
@@ -513,9 +523,9 @@ def test_the_split_of_digits_is_a_rule_on_the_number_alone() -> None:
     which = registry.load("tasks", "digits")
     found = data.load(which, _options(which))
     truth = load_digits()
-    expected: dict[str, list[list[int]]] = {name: [] for name in data.SPLITS}
+    expected: dict[str, list[list[int]]] = {name: [] for name in SPLITS}
     for index, pixels in enumerate(truth.data):
         place = int.from_bytes(hashlib.sha256(b"digits %d" % index).digest()[:4], "big") % 10
         expected["test" if place == 9 else "validation" if place == 8 else "train"].append(pixels.astype(int).tolist())
-    for name in data.SPLITS:
+    for name in SPLITS:
         assert [row.tolist() for row in found.splits[name].documents[0]] == expected[name]

@@ -416,7 +416,7 @@ TASK = (
 @pytest.mark.parametrize(
     ("what", "returned", "said"),
     [
-        ("head", "3", "head returned a int, not Classify, Match or TagTokens"),
+        ("head", "3", "head returned a int, not one of attnbench.contracts"),
         ("vocab", "None", "vocab returned None, not a whole number from 1 on"),
         ("vocab", "0", "vocab returned 0"),
         ("max_length", "'4'", "max_length returned '4'"),

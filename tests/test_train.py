@@ -154,19 +154,19 @@ def test_validation_and_test_are_the_plain_means_over_examples_and_predictions(t
     """One example at a time, by hand, against batches with padding."""
     trainer = trainer_for("dense", tagging, {"budget.eval_batch": 7})
     split = trainer.job.data.splits["validation"]
-    found = trainer.predict(split)
+    found = trainer.predict("validation")
     trainer.model.eval()
     losses, shares = [], []
     with torch.no_grad():
         for tokens, targets in zip(split.documents[0], split.targets, strict=True):
             wanted = torch.from_numpy(np.array(targets))
-            logits = trainer.model([(torch.from_numpy(np.array(tokens))[None], None)], wanted[None])
+            logits = trainer.model([(torch.from_numpy(np.array(tokens))[None], None)], wanted[None] != -100)
             wanted = wanted[wanted != -100]
             losses += F.cross_entropy(logits, wanted, reduction="none").tolist()
             shares.append((logits.argmax(-1) == wanted).float().mean().item())
     assert found.loss == pytest.approx(np.mean(losses), rel=1e-5)
-    assert found.scores() == pytest.approx(shares)
-    assert np.unique(found.example).tolist() == list(range(30))
+    assert found.scores == pytest.approx(shares)
+    assert np.unique(found.stored["example"]).tolist() == list(range(30))
 
 
 @pytest.mark.parametrize("accumulate", [2, 4, 8])

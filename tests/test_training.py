@@ -20,6 +20,7 @@ from safetensors.torch import save_file
 import attnbench
 from attnbench import data, plan, runner, store
 from attnbench.adapters import wrap_module
+from attnbench.batches import Batches
 from attnbench.errors import AttnbenchError
 from attnbench.record import Record
 from attnbench.train import Interrupted, Trainer
@@ -164,13 +165,14 @@ def test_micro_batches_change_nothing_but_rounding(tmp_path: Path) -> None:
 
 def test_two_mechanisms_of_one_seed_see_the_same_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: dict[str, list[np.ndarray]] = {}
-    original = data.collate
+    original = Batches.drawn
 
-    def spy(split: Any, indices: Any, *rest: Any) -> Any:
-        seen[label].append(np.array(indices))
-        return original(split, indices, *rest)
+    def spy(batches: Batches, seed: int, size: int, step: int) -> np.ndarray:
+        found = original(batches, seed, size, step)
+        seen[label].append(found)
+        return found
 
-    monkeypatch.setattr("attnbench.train.collate", spy)
+    monkeypatch.setattr(Batches, "drawn", spy)
     for label in ("dense", "bigbird"):
         seen[label] = []
         tiny(tmp_path, label, options={"block_size": 4} if label == "bigbird" else {})
@@ -226,13 +228,10 @@ def test_the_step_that_was_best_on_validation_is_tested_and_test_is_read_once(
         loss = 1.0
 
         def __init__(self, score: float):
-            self.score = score
+            self.scores = np.array([score])
 
-        def scores(self) -> np.ndarray:
-            return np.array([self.score])
-
-    def predict(trainer: Trainer, split: Any) -> Any:
-        if split is trainer.job.data.splits["test"]:
+    def predict(trainer: Trainer, split: str) -> Any:
+        if split == "test":
             read.append(trainer.step)
             weights[-1] = trainer._weights()
             return original(trainer, split)
@@ -305,9 +304,12 @@ def test_the_update_is_that_of_torch_adamw(tmp_path: Path) -> None:
     )
     order = np.random.Generator(np.random.PCG64(runner_key(made.seed))).permutation(300)
     for step in range(3):
-        batch = data.collate(prepared.splits["train"], order[step * 8 : step * 8 + 8], None, False)
-        tokens, targets = torch.from_numpy(batch.documents[0][0]), torch.from_numpy(batch.targets)
-        logits = twin([(tokens, None)], targets)
+        rows = order[step * 8 : step * 8 + 8]
+        tokens, targets = (
+            torch.from_numpy(np.stack([column[int(i)] for i in rows]).astype(np.int64))
+            for column in (prepared.splits["train"].documents[0], prepared.splits["train"].targets)
+        )
+        logits = twin([(tokens, None)], targets != -100)
         optimizer.zero_grad()
         torch.nn.functional.cross_entropy(logits, targets[targets != -100]).backward()
         torch.nn.utils.clip_grad_norm_(twin.parameters(), 0.5)

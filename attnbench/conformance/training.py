@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -15,18 +16,19 @@ from attnbench.columns import Ragged, Split
 from attnbench.config import Budget, ModelConfig, Numerics, Padding
 from attnbench.conformance.check import Case, Check, Mismatch
 from attnbench.conformance.subject import Subject, full, mask_of, real_rows, rows, weighted
-from attnbench.contracts import NO_TARGET, Classify, Head, Match, TagTokens
+from attnbench.contracts import NO_TARGET, Choose, Classify, Head, Match, Span, TagTokens
 from attnbench.data import TaskData
 from attnbench.errors import blame
 from attnbench.model import Model
 from attnbench.options import parse
 from attnbench.plan import Choice, shift_refusal
+from attnbench.questions import question_of
 from attnbench.train import Job, Stopped, Trainer
 
 _VOCAB, _CLASSES, _EXAMPLES = 11, 3, 4
 _MODEL = ModelConfig(dim=16, heads=2, layers=2, mlp=16, dropout=0.1)
 _BUDGET = Budget(steps=1, batch=_EXAMPLES, warmup=0, eval_every=1)
-_HEADS: tuple[Head, ...] = (Classify(_CLASSES), Match(_CLASSES), TagTokens(_CLASSES))
+_HEADS: tuple[Head, ...] = (Classify(_CLASSES), Match(_CLASSES), TagTokens(_CLASSES), Choose(), Span())
 
 
 def gradient_reaches_parameters(subject: Subject, case: Case) -> None:
@@ -60,7 +62,7 @@ def right_gradients(subject: Subject) -> None:
 
 
 def trains_under_every_head(subject: Subject) -> str:
-    """One training step and one evaluation inside the encoder, for Classify, Match and TagTokens, under every
+    """One training step and one evaluation inside the encoder, for every kind of head, under every
     regularizer that may be used with it, padded where it honours masks: all losses are finite.
     """
     done = []
@@ -70,7 +72,7 @@ def trains_under_every_head(subject: Subject) -> str:
             with blame(what):
                 _one_step(subject, head, regularizer, what)
             done.append(regularizer.plugin.name)
-    return f"3 heads, regularizers {', '.join(dict.fromkeys(done))}"
+    return f"{len(_HEADS)} heads, regularizers {', '.join(dict.fromkeys(done))}"
 
 
 def _regularizers(subject: Subject) -> Iterator[Choice]:
@@ -88,6 +90,7 @@ def _one_step(subject: Subject, head: Head, regularizer: Choice, what: str) -> N
     job = Job(
         model=Model(_MODEL, mechanism, subject.choice.options, head, _VOCAB, length),
         data=_data(head, length, equal=not mechanism.honours_masks),
+        question=question_of(head),
         padded=mechanism.honours_masks,
         max_length=length,
         budget=_BUDGET,
@@ -108,12 +111,46 @@ def _data(head: Head, length: int, equal: bool) -> TaskData:
     generator = np.random.default_rng(0)
     counts = [length] * _EXAMPLES if equal else [length, length // 2, 3, 1]
     documents = [_ragged([generator.integers(_VOCAB, size=n) for n in counts]) for _ in head.documents]
+    targets, extras = _TARGETS[type(head)](counts, generator)
+    split = Split(documents, targets, extras)
+    return TaskData(key="conformance", splits={"train": split, "validation": split}, card={})
+
+
+def _classes(counts: list[int], generator: np.random.Generator) -> tuple[Any, dict[str, Any]]:
+    return np.arange(_EXAMPLES) % _CLASSES, {}
+
+
+def _tags(counts: list[int], generator: np.random.Generator) -> tuple[Any, dict[str, Any]]:
     labels = [generator.integers(_CLASSES, size=n) for n in counts]
     for row in labels:
         row[1::2] = NO_TARGET
-    targets = _ragged(labels) if isinstance(head, TagTokens) else np.arange(_EXAMPLES) % _CLASSES
-    split = Split(documents, targets)
-    return TaskData(key="conformance", splits={"train": split, "validation": split}, card={})
+    return _ragged(labels), {}
+
+
+def _candidates(counts: list[int], generator: np.random.Generator) -> tuple[Any, dict[str, Any]]:
+    return np.zeros(_EXAMPLES, dtype=np.int64), {"marks": _ragged([np.arange(min(n, _CLASSES)) for n in counts])}
+
+
+def _spans(counts: list[int], generator: np.random.Generator) -> tuple[Any, dict[str, Any]]:
+    """Every token but the first is a letter of the context; the last one is the answer, where there are two."""
+    spans = [np.full(2, n - 1) if n > 1 else np.empty(0, dtype=np.int64) for n in counts]
+    offsets = [np.repeat(np.arange(n), 2)[1:-1] if n > 1 else np.empty(0) for n in counts]
+    extras = {
+        "offsets": _ragged([np.concatenate([[0, 0], row]).astype(np.int64) for row in offsets]),
+        "context": ["x" * n for n in counts],
+        "answers": [["x"]] * _EXAMPLES,
+        "question": np.arange(_EXAMPLES),
+    }
+    return _ragged(spans), extras
+
+
+_TARGETS: dict[type, Callable[[list[int], np.random.Generator], tuple[Any, dict[str, Any]]]] = {
+    Classify: _classes,
+    Match: _classes,
+    TagTokens: _tags,
+    Choose: _candidates,
+    Span: _spans,
+}
 
 
 def _ragged(rows: list[np.ndarray]) -> Ragged:

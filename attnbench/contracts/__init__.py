@@ -5,12 +5,14 @@ from attnbench.contracts.regularizer import Loss, Regularizer, Run
 from attnbench.contracts.shape import Layout, MixerShape, NoOptions, Tokens
 from attnbench.contracts.task import (
     NO_TARGET,
+    Choose,
     Classify,
     Controls,
     Head,
     Match,
     Preparation,
     Source,
+    Span,
     TagTokens,
     Task,
 )
@@ -19,6 +21,7 @@ __all__ = [
     "COMPLEXITIES",
     "NO_TARGET",
     "Cell",
+    "Choose",
     "Classify",
     "Controls",
     "Head",
@@ -32,6 +35,7 @@ __all__ = [
     "Regularizer",
     "Run",
     "Source",
+    "Span",
     "TagTokens",
     "Task",
     "Tokens",

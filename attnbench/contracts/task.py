@@ -40,7 +40,42 @@ class TagTokens:
     target: str = "targets"
 
 
-Head = Classify | Match | TagTokens
+@dataclass(frozen=True)
+class Choose:
+    """Which of the candidates that stand in the input. Columns: tokens, marks (the content row that stands for each
+    candidate), label (the number of the right one).
+    """
+
+    documents: tuple[str, ...] = ("tokens",)
+    target: str = "label"
+    marks: str = "marks"
+
+
+def _as_it_is(text: str) -> str:
+    return text
+
+
+@dataclass(frozen=True)
+class Span:
+    """Where the answer to a question stands, in windows over its evidence; one example is one window.
+
+    Columns: tokens (row 0 means "not in this window"); spans (first and last row of every acceptable place:
+    s, e, s, e, ...; empty = not here); context (the evidence as text); offsets (two numbers a token, where in the
+    context it begins and ends; 0, 0 = it is not of the context); answers (acceptable texts); question (a number,
+    ascending: the windows of a question follow each other).
+
+    Attributes:
+        normalise: what is done to texts before they are compared; the task's official script says what.
+        longest: most tokens of an answer.
+    """
+
+    normalise: Callable[[str], str] = _as_it_is
+    longest: int = 30
+    documents: tuple[str, ...] = ("tokens",)
+    target: str = "spans"
+
+
+Head = Classify | Match | TagTokens | Choose | Span
 NO_TARGET = -100
 
 
@@ -99,7 +134,7 @@ class Task:
         vocab: number of token ids, from the options.
         max_length: the most content rows of one document, from the options.
         options: a frozen dataclass; difficulty and length are part of a task's identity.
-        chance: score of a blind guess, from the options; None = 1 / classes.
+        chance: score of a blind guess, from the options; None = 1 / classes (1 / candidates; 0 for spans).
         baselines: trivial scores on the test split beside the engine's own (`{name: score}`).
         padded: examples differ in length, so mechanisms see masks.
         controls: who must solve it and who cannot.

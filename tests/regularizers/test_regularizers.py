@@ -17,12 +17,14 @@ from torch import Tensor, nn
 
 import attnbench
 from attnbench import registry
+from attnbench.columns import Ragged, Split
 from attnbench.config import Budget, ModelConfig, Numerics, Padding
 from attnbench.contracts import NO_TARGET, Cell, Classify, Head, Loss, Match, TagTokens
-from attnbench.data import Ragged, Split, TaskData, collate
+from attnbench.data import TaskData
 from attnbench.errors import AttnbenchError
 from attnbench.model import Model
 from attnbench.options import as_json, parse
+from attnbench.questions import question_of
 from attnbench.randomness import Dropout, Stream
 from attnbench.regularizers._divergence import divergence
 from attnbench.train import Job, Trainer, _Run
@@ -67,6 +69,7 @@ def trainer(
     job = Job(
         model=Model(ModelConfig(**settings), contract, chosen, HEADS[head], VOCAB, LENGTH),
         data=task_data(HEADS[head], padded),
+        question=question_of(HEADS[head]),
         padded=padded,
         max_length=LENGTH,
         budget=Budget(steps=4, batch=8, eval_every=2, warmup=0),
@@ -86,8 +89,8 @@ def trainer(
 
 def passes(made: Trainer, micro: int = 0) -> _Run:
     """A new batch of all examples, no pass made yet."""
-    split = made.job.data.splits["train"]
-    return _Run(made, collate(split, np.arange(len(split)), made.job.pad_to, made.job.padded), micro)
+    batches = made.job.batches("train")
+    return _Run(made, batches.collate(np.arange(len(batches.split))), micro)
 
 
 def terms(made: Trainer) -> Loss:
@@ -470,7 +473,7 @@ def test_training_with_a_regularizer_repeats_itself(mechanism: str, regularizers
         options = {} if mechanism == "dense" else {"block_size": BLOCK}
         made = trainer(mechanism, options, regularizers=regularizers, dtype=torch.float32, dropout=0.1, padded=True)
         made.fit()
-        curves.append((made.curve, made.test().predicted.tolist()))
+        curves.append((made.curve, made.test().stored["predicted"].tolist()))
     assert curves[0] == curves[1]
     assert [point.step for point in curves[0][0]] == [2, 4]
     assert all(np.isfinite(point.loss) for point in curves[0][0])
