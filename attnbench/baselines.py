@@ -16,8 +16,9 @@ _MAX_FEATURES = 4096
 
 
 def scores(head: Head, splits: Mapping[str, Split]) -> dict[str, float]:
-    """Accuracy on the test split of the most frequent training label, and for one-document classification of a logistic
-    regression on token counts (scikit-learn, fitted on at most 2,000 training examples). Spans have no labels.
+    """Accuracy on the test split of the most frequent training label, and for one-document classification of the most
+    frequent label given the first token, and of a logistic regression on token counts (scikit-learn, fitted on at most
+    2,000 training examples). Spans have no labels.
     """
     if isinstance(head, Span):
         return {}
@@ -26,8 +27,16 @@ def scores(head: Head, splits: Mapping[str, Split]) -> dict[str, float]:
     found = {"majority": float(np.mean([(row == majority).mean() for row in answers["test"]]))}
     if isinstance(head, Classify):
         known, wanted = (np.concatenate(answers[name]) for name in ("train", "test"))
+        found["first_token"] = _first_token(splits, known, wanted)
         found["token_counts"] = _token_counts(splits, known[:_FIT_EXAMPLES], wanted)
     return found
+
+
+def _first_token(splits: Mapping[str, Split], known: np.ndarray, wanted: np.ndarray) -> float:
+    train, test = (np.array([int(row[0]) for row in splits[name].documents[0]]) for name in ("train", "test"))
+    usual = np.bincount(known).argmax()
+    guesses = {token: np.bincount(known[train == token]).argmax() for token in np.unique(train)}
+    return float(np.mean([guesses.get(token, usual) == label for token, label in zip(test, wanted, strict=True)]))
 
 
 def _token_counts(splits: Mapping[str, Split], known: np.ndarray, wanted: np.ndarray) -> float:

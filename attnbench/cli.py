@@ -184,9 +184,20 @@ def _facts(plugin: registry.Plugin) -> dict[str, Any]:
                 head = thing.head(defaults)
                 facts |= {"head": type(head).__name__, "vocab": thing.vocab(defaults)}
                 facts |= {"max_length": thing.max_length(defaults), "metric": thing.metric}
+            facts["prepared"] = _card(plugin, defaults)
     if getattr(thing, "presets", None):
         facts["presets"] = {preset: dict(values) for preset, values in thing.presets.items()}
     return facts | {"home": str(plugin.home), "source_sha": plugin.source_sha}
+
+
+def _card(plugin: registry.Plugin, options: Any) -> dict[str, Any] | str:
+    """Sizes, levels and lengths of the set of these options, once it is there."""
+    from attnbench import data
+
+    card = data.card(plugin, options)
+    if card is None:
+        return f"not yet: attnbench data prepare {plugin.name}"
+    return {name: card[name] for name in ("splits", "chance", "trivial", "facts", "notes")}
 
 
 @app.command(

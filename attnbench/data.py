@@ -18,7 +18,7 @@ from typing import Any
 
 import datasets
 
-from attnbench.cards import SPLITS, check_columns, content_hash, make_card, read
+from attnbench.cards import SPLITS, check_columns, make_card, read
 from attnbench.columns import Split
 from attnbench.contracts import Preparation, Task
 from attnbench.errors import AttnbenchError, blame
@@ -28,7 +28,8 @@ from attnbench.record import canonical
 from attnbench.registry import Plugin
 
 #: Raise it when the stored form changes.
-DATA_FORMAT = 2
+DATA_FORMAT = 3
+_CARD = "card.json"
 
 
 def home() -> Path:
@@ -74,26 +75,15 @@ def load(
         with _alone(folder):
             if not _is_whole(folder):
                 _prepare(plugin, options, source, folder, workers, download)
-    splits = read(folder, plugin.object.head(options))
-    card = json.loads((folder / "card.json").read_text("utf-8"))
+    splits, card = read(folder, plugin.object.head(options)), json.loads((folder / _CARD).read_text("utf-8"))
     return TaskData(f"{key}-{card['sha256'][:12]}" if card["from_files"] else key, splits, card, folder)
 
 
-def verify(prepared: TaskData, plugin: Plugin, options: Any) -> dict[str, Any]:
-    """Compares the stored set with its card, and with the hash on record for these options.
-
-    Raises:
-        AttnbenchError: they differ; the message says what to do.
-    """
-    found = content_hash(prepared.splits)
-    again = f"remove {prepared.folder} and prepare it again"
-    if found != prepared.card["sha256"]:
-        raise AttnbenchError(f"{prepared.folder}: damaged: sha256 {found}, was {prepared.card['sha256']}; {again}")
-    with blame(f"task {plugin.name}: pinned"):
-        known = plugin.object.pinned(options) if plugin.object.pinned else None
-    if known not in (None, found):
-        raise AttnbenchError(f"{prepared.folder}: sha256 {found}, but the set on record has {known}; {again}")
-    return {"folder": str(prepared.folder), "sha256": found, "on record": "the same" if known else "none"}
+def card(plugin: Plugin, options: Any) -> dict[str, Any] | None:
+    """What is known of the set of these options, or None while it is not prepared."""
+    folder = folder_of(plugin, options)
+    found: dict[str, Any] | None = json.loads((folder / _CARD).read_text("utf-8")) if _is_whole(folder) else None
+    return found
 
 
 def export(plugin: Plugin, options: Any, folder: Path, workers: int) -> None:
@@ -110,7 +100,7 @@ def export(plugin: Plugin, options: Any, folder: Path, workers: int) -> None:
 
 
 def _is_whole(folder: Path) -> bool:
-    return (folder / "card.json").is_file()
+    return (folder / _CARD).is_file()
 
 
 @contextmanager
@@ -158,7 +148,7 @@ def _prepare(plugin: Plugin, options: Any, source: Path | None, folder: Path, wo
         shutil.rmtree(partial, ignore_errors=True)
         raise
     shutil.rmtree(files)
-    (partial / "card.json").write_text(json.dumps(card, indent=1, sort_keys=True), "utf-8")
+    (partial / _CARD).write_text(json.dumps(card, indent=1, sort_keys=True), "utf-8")
     if folder.exists():  # without a card, so not whole
         shutil.rmtree(folder)
     partial.rename(folder)

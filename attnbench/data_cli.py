@@ -91,11 +91,30 @@ def verify(
     workers: Workers = None,
     as_json_: Json = False,
 ) -> None:
-    """Compare prepared data with the hash it was made with, and with the one on record for these options."""
+    """Compare prepared data with its hash and the one on record; tell duplicates, balance, lengths, trivial levels."""
     from attnbench import data
+    from attnbench.verification import verify as check
 
     plugin, options = _task(task, set_, seed, protocol)
-    _show(data.verify(data.load(plugin, options, workers=workers or _cores()), plugin, options), as_json_)
+    report = check(data.load(plugin, options, workers=workers or _cores()), plugin, options)
+    if as_json_:
+        _show(report, True)
+    else:
+        splits, findings = report.pop("splits"), report.pop("findings")
+        screen.put(screen.listing([_row(name, split) for name, split in splits.items()], _HEADER))
+        screen.put(screen.pairs([*screen.flat(report), *(("finding", finding) for finding in findings)]))
+
+
+_HEADER = ["split", "examples", "predictions", "classes", "largest", "smallest", "order", "duplicates", "tokens"]
+
+
+def _row(name: str, split: dict[str, Any]) -> list[str]:
+    shares = [count / split["predictions"] for count in split["labels"].values()]
+    edges = [edge for bounds in split["lengths"] for edge in bounds.split("..")]
+    return [
+        name, f"{split['examples']:,}", f"{split['predictions']:,}", str(len(shares)), f"{max(shares):.1%}",
+        f"{min(shares):.1%}", split["order"], str(split["duplicates"]), f"{edges[0]}..{edges[-1]}",
+    ]  # fmt: skip
 
 
 @app.command(

@@ -51,7 +51,7 @@ def pairs(values: Mapping[str, Any] | Iterable[tuple[str, Any]]) -> Table:
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
     for name, value in values.items() if isinstance(values, Mapping) else values:
-        table.add_row(_plain(str(name)), _plain(str(value)))
+        table.add_row(_plain(str(name)), _plain(f"{value:.6g}" if isinstance(value, float) else str(value)))
     return table
 
 

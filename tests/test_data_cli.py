@@ -22,7 +22,13 @@ def test_prepare_prints_the_card_once_made_and_verify_agrees(call: Call) -> None
     }  # fmt: skip
     code, out, err = call("data", "verify", "pathfinder", *SMALL, "--set", "data_seed=7", "--json")
     assert (code, err) == (0, "")
-    assert json.loads(out) == {"folder": card["folder"], "sha256": card["sha256"], "on record": "none"}
+    found = json.loads(out)
+    assert {name: found[name] for name in ("folder", "sha256", "on record", "chance", "trivial")} == {
+        "folder": card["folder"], "sha256": card["sha256"], "on record": "none",
+        "chance": card["chance"], "trivial": card["trivial"],
+    }  # fmt: skip
+    code, out, _ = call("data", "verify", "pathfinder", *SMALL, "--seed", "7")
+    assert code == 0 and "train" in out and "finding" in out
 
 
 def test_verify_finds_damage(call: Call) -> None:

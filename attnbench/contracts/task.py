@@ -136,6 +136,8 @@ class Task:
         options: a frozen dataclass; difficulty and length are part of a task's identity.
         chance: score of a blind guess, from the options; None = 1 / classes (1 / candidates; 0 for spans).
         baselines: trivial scores on the test split beside the engine's own (`{name: score}`).
+        levels: further scores on the test split that take their time and that only `data verify` computes, such as that
+            of a small convolutional network.
         padded: examples differ in length, so mechanisms see masks.
         controls: who must solve it and who cannot.
         export: writes the data in the form in which others publish it, or None.
@@ -153,6 +155,7 @@ class Task:
     options: type = NoOptions
     chance: Callable[[Any], float] | None = None
     baselines: Callable[[Any, datasets.DatasetDict], dict[str, float]] | None = None
+    levels: Callable[[Any, datasets.DatasetDict], dict[str, float]] | None = None
     padded: bool = False
     controls: Controls | None = None
     export: Callable[[Any, Preparation], None] | None = None
