@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import json
 import os
-import shlex
 import signal
 import sys
 from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 
-from attnbench import check_cli, data_cli, registry, scaffold, screen
 from attnbench import protocol as protocols
+from attnbench import registry, scaffold, screen
+from attnbench.commands import check, data, records, run
+from attnbench.commands.shared import Json, Results, print_json
 from attnbench.contracts import Cell
 from attnbench.errors import AttnbenchError, Terminated, UnknownName, blame, describe
 from attnbench.options import as_json, parse
-from attnbench.record import FINISHED
 
 app = typer.Typer(
     add_completion=False,
@@ -32,21 +31,12 @@ app = typer.Typer(
     "then [bold]attnbench report[/bold]",
 )
 
-app.add_typer(data_cli.app, name="data")
-app.command(epilog=check_cli.EXAMPLES)(check_cli.check)
-
-Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
-Results = Annotated[
-    Path,
-    typer.Option(
-        "--results",
-        envvar="ATTNBENCH_RESULTS",
-        help="The results folder.",
-        show_default="./results",
-        callback=lambda folder: folder.expanduser(),
-    ),
-]
-
+app.command(epilog=run.EXAMPLES)(run.run)
+app.add_typer(data.app, name="data")
+app.command(epilog=check.EXAMPLES)(check.check)
+app.command(epilog=records.DIFF)(records.diff)
+app.command(epilog=records.REPRODUCE)(records.reproduce)
+app.command(epilog=records.MERGE)(records.merge)
 
 #: What `attnbench check` holds a mechanism to.
 PROMISES = ("causal", "exact", "length_bound", "honours_masks", "complexity", "requires")
@@ -63,10 +53,6 @@ class What(StrEnum):
 class Format(StrEnum):
     md = "md"
     csv = "csv"
-
-
-def _print_json(value: Any) -> None:
-    print(json.dumps(value, indent=1, allow_nan=False))
 
 
 def _version(wanted: bool) -> None:
@@ -95,7 +81,7 @@ def list_(
     """List mechanisms, tasks, regularizers, protocols, or the runs of a results folder."""
     rows, header = _runs(results) if what is What.runs else _named(what)
     if as_json_:
-        _print_json([dict(zip(header, row, strict=True)) for row in rows])
+        print_json([dict(zip(header, row, strict=True)) for row in rows])
     else:
         screen.put(screen.listing(rows, header))
 
@@ -159,7 +145,7 @@ def show(
     else:
         facts = _facts(registry.load(kinds[0] if kinds else registry.kind_of_file(Path(name)), name))
     if as_json_:
-        _print_json(facts)
+        print_json(facts)
     else:
         screen.put(screen.pairs(screen.flat(facts)))
 
@@ -200,79 +186,6 @@ def _card(plugin: registry.Plugin, options: Any) -> dict[str, Any] | str:
     return {name: card[name] for name in ("splits", "chance", "trivial", "facts", "notes")}
 
 
-@app.command(
-    epilog="Examples:  attnbench run --mechanism ernie_sparse --task pathfinder   |   "
-    "attnbench run -m hst -t recall --set block_size=8 --set sar.alpha=0.5 --regularizer sar --seed 1   |   "
-    "attnbench run -m ./mine.py -t digits --dry-run"
-)
-def run(
-    mechanism: Annotated[str, typer.Option("--mechanism", "-m", help="A name, a .py file, or pkg.module:Class.")],
-    task: Annotated[str, typer.Option("--task", "-t", help="A name or a .py file.")],
-    seed: Annotated[int, typer.Option(help="Decides initialisation, data order, dropout and shifts.")] = 0,
-    set_: Annotated[
-        list[str],
-        typer.Option("--set", metavar="KEY=VALUE", help="An option; task.KEY, model.KEY, budget.KEY, sar.KEY, ..."),
-    ] = [],  # noqa: B006  typer copies it
-    regularizer: Annotated[
-        str | None, typer.Option("--regularizer", "-r", help="none, sar, rdrop, or a sum: sar+rdrop.")
-    ] = None,
-    protocol: Annotated[str, typer.Option("--protocol", "-p", help="A name or a .toml file.")] = "quick",
-    results: Results = Path("results"),
-    resume: Annotated[bool, typer.Option("--resume", help="Go on where the same run was stopped.")] = False,
-    max_time: Annotated[
-        str | None, typer.Option("--max-time", metavar="TIME", help="Training time, e.g. 90s, 10m, 2h.")
-    ] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    numerics: Annotated[
-        Literal["fast", "stock"], typer.Option(help="CPU settings: fast (as exact, checked at the start) or stock.")
-    ] = "fast",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print every value of the run and stop.")] = False,
-    as_json_: Json = False,
-) -> None:
-    """Train and test one mechanism on one task, and store a record."""
-    from attnbench import plan as plans
-    from attnbench.settings import parse_pairs
-
-    limit = _seconds(max_time)
-    plan = plans.make(
-        mechanism, task, seed=seed, regularizer=regularizer, protocol=protocol, settings=parse_pairs(set_)
-    )
-    from attnbench.runner import Settings, execute, rehearse
-    from attnbench.train import Interrupted
-
-    if dry_run:
-        values = plan.as_json() | {"built": rehearse(plan, device)}
-        return _print_json(values) if as_json_ else screen.put(screen.pairs(screen.flat(values)))
-    command = shlex.join(["attnbench", *sys.argv[1:]])
-    settings = Settings(results, resume, limit, device, quiet=False, command=command, numerics=numerics)
-    try:
-        record, path = execute(plan, settings)
-    except Interrupted as stopped:
-        again = command if resume else f"{command} --resume"
-        print(f"{stopped}; what was done is kept\ngo on with: {again}", file=sys.stderr)
-        raise typer.Exit(130) from None
-    if as_json_:
-        _print_json({"path": str(path), **record.model_dump(mode="json", by_alias=True)})
-    else:
-        screen.put(screen.outcome(record))
-        print(f"record: {path}")  # outside the table, so that no terminal breaks the path
-    raise typer.Exit(0 if record.status in FINISHED else 1)
-
-
-def _seconds(text: str | None) -> float | None:
-    if text is None:
-        return None
-    units = {"s": 1, "m": 60, "h": 3600}
-    number, unit = (text[:-1], text[-1]) if text[-1:] in units else (text, "s")
-    try:
-        seconds = float(number) * units[unit]
-    except ValueError:
-        seconds = -1.0
-    if not 0 < seconds < float("inf"):
-        raise AttnbenchError(f"--max-time takes a time such as 90s, 10m or 2h, got {text!r}")
-    return seconds
-
-
 @app.command(epilog="Examples:  attnbench new mechanism mine   |   attnbench run -m ./mine.py -t recall")
 def new(
     kind: Annotated[str, typer.Argument(help="mechanism or task.")],
@@ -287,7 +200,7 @@ def new(
         " -t recall" if kind == "mechanism" else ""
     )
     if as_json_:
-        _print_json({"path": str(path), "try": then})
+        print_json({"path": str(path), "try": then})
     else:
         print(f"wrote {path}\ntry it: {then}")
 

@@ -103,6 +103,40 @@ class Store:
                 records.append((path, record))
         return records, problems
 
+    def find(self, reference: str) -> tuple[Path, Record]:
+        """A record by its JSON file, its id, or the beginning of its id.
+
+        Raises:
+            AttnbenchError: there is none, or several.
+        """
+        if reference.endswith(".json"):
+            return Path(reference), read(reference)
+        named = sorted(path for path in (self.folder / "runs").rglob("*.json") if path.stem.startswith(reference))
+        exact = [path for path in named if path.stem == reference]
+        found = exact or named
+        if len(found) != 1:
+            what = f"{len(found)} records whose id begins with" if found else "no record"
+            shown = "".join(f"; {path.stem}" for path in found[:5])
+            raise AttnbenchError(f"{self.folder}: {what} {reference!r}{shown}; attnbench list runs shows all")
+        return found[0], read(found[0])
+
+    def merge(self, other: Store) -> tuple[list[Path], int, list[str]]:
+        """Takes in the other store's records: those taken, how many were here already, and what could not be taken."""
+        records, problems = other.read_all()
+        here = {(record.label, record.id): path for path, record in self.read_all()[0]}
+        taken, known = [], 0
+        for path, record in records:
+            try:
+                if (mine := here.get((record.label, record.id))) is not None:
+                    if read(mine) != record:
+                        raise AttnbenchError(f"{path}: differs from the record of that id here, {mine}")
+                    known += 1
+                else:
+                    taken.append(self.write(record, load_predictions(path) if record.predictions else None))
+            except AttnbenchError as error:
+                problems.append(str(error))
+        return taken, known, problems
+
 
 def read(path: Path | str) -> Record:
     """Reads one record file.

@@ -1,0 +1,74 @@
+"""`attnbench run`: one cell of a table and a seed."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from attnbench import screen
+from attnbench.commands.shared import Json, Results, print_json, seconds_of
+from attnbench.record import FINISHED
+
+EXAMPLES = (
+    "Examples:  attnbench run --mechanism ernie_sparse --task pathfinder   |   "
+    "attnbench run -m hst -t recall --set block_size=8 --set sar.alpha=0.5 --regularizer sar --seed 1   |   "
+    "attnbench run -m ./mine.py -t digits --dry-run"
+)
+
+
+def run(
+    mechanism: Annotated[str, typer.Option("--mechanism", "-m", help="A name, a .py file, or pkg.module:Class.")],
+    task: Annotated[str, typer.Option("--task", "-t", help="A name or a .py file.")],
+    seed: Annotated[int, typer.Option(help="Decides initialisation, data order, dropout and shifts.")] = 0,
+    set_: Annotated[
+        list[str],
+        typer.Option("--set", metavar="KEY=VALUE", help="An option; task.KEY, model.KEY, budget.KEY, sar.KEY, ..."),
+    ] = [],  # noqa: B006  typer copies it
+    regularizer: Annotated[
+        str | None, typer.Option("--regularizer", "-r", help="none, sar, rdrop, or a sum: sar+rdrop.")
+    ] = None,
+    protocol: Annotated[str, typer.Option("--protocol", "-p", help="A name or a .toml file.")] = "quick",
+    results: Results = Path("results"),
+    resume: Annotated[bool, typer.Option("--resume", help="Go on where the same run was stopped.")] = False,
+    max_time: Annotated[
+        str | None, typer.Option("--max-time", metavar="TIME", help="Training time, e.g. 90s, 10m, 2h.")
+    ] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    numerics: Annotated[
+        Literal["fast", "stock"], typer.Option(help="CPU settings: fast (as exact, checked at the start) or stock.")
+    ] = "fast",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print every value of the run and stop.")] = False,
+    as_json_: Json = False,
+) -> None:
+    """Train and test one mechanism on one task, and store a record."""
+    from attnbench import plan as plans
+    from attnbench.settings import parse_pairs
+
+    limit = seconds_of("--max-time", max_time)
+    plan = plans.make(
+        mechanism, task, seed=seed, regularizer=regularizer, protocol=protocol, settings=parse_pairs(set_)
+    )
+    from attnbench.runner import Settings, execute, rehearse
+    from attnbench.train import Interrupted
+
+    if dry_run:
+        values = plan.as_json() | {"built": rehearse(plan, device)}
+        return print_json(values) if as_json_ else screen.put(screen.pairs(screen.flat(values)))
+    command = shlex.join(["attnbench", *sys.argv[1:]])
+    settings = Settings(results, resume, limit, device, quiet=False, command=command, numerics=numerics)
+    try:
+        record, path = execute(plan, settings)
+    except Interrupted as stopped:
+        again = command if resume else f"{command} --resume"
+        print(f"{stopped}; what was done is kept\ngo on with: {again}", file=sys.stderr)
+        raise typer.Exit(130) from None
+    if as_json_:
+        print_json({"path": str(path), **record.model_dump(mode="json", by_alias=True)})
+    else:
+        screen.put(screen.outcome(record))
+        print(f"record: {path}")  # outside the table, so that no terminal breaks the path
+    raise typer.Exit(0 if record.status in FINISHED else 1)

@@ -1,0 +1,59 @@
+"""What sets two records apart: first the question, then the answer, then the circumstances."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from attnbench.record import Record
+
+_ABSENT = "-"
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Values that differ, as (name, of the first, of the second)."""
+
+    question: list[tuple[str, Any, Any]]
+    answer: list[tuple[str, Any, Any]]
+    circumstances: list[tuple[str, Any, Any]]
+
+    @property
+    def same_cell(self) -> bool:
+        return not [name for name, _, _ in self.question if name != "seed"]
+
+
+def compare(a: Record, b: Record) -> Difference:
+    """Names are those of the record's JSON, with dots between levels."""
+    return Difference(*(_unlike(part(a), part(b)) for part in (_question, answer, _circumstances)))
+
+
+def _question(record: Record) -> dict[str, Any]:
+    return {**record.spec.model_dump(mode="json"), "seed": record.seed}
+
+
+def answer(record: Record) -> dict[str, Any]:
+    """What a run of the same question, on the same machine and with as many threads, must find again."""
+    found = record.model_dump(mode="json", include={"status", "quality", "curve"})
+    return found | {"predictions": record.predictions_sha}
+
+
+def _circumstances(record: Record) -> dict[str, Any]:
+    return record.model_dump(mode="json", include={"machine", "software", "code"}, exclude={"machine": {"load_before"}})
+
+
+def _unlike(a: Any, b: Any) -> list[tuple[str, Any, Any]]:
+    left, right = dict(_leaves(a)), dict(_leaves(b))
+    names = dict.fromkeys([*left, *right])
+    pairs = ((name, left.get(name, _ABSENT), right.get(name, _ABSENT)) for name in names)
+    return [(name, x, y) for name, x, y in pairs if x != y or type(x) is not type(y)]
+
+
+def _leaves(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    children = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else None
+    if children is None or not value:
+        yield name, value
+        return
+    for key, child in children:
+        yield from _leaves(child, f"{name}.{key}" if name else str(key))
