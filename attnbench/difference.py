@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from attnbench.record import Record
+from attnbench.record import Record, Spec
 
 _ABSENT = "-"
 
@@ -26,11 +26,15 @@ class Difference:
 
 def compare(a: Record, b: Record) -> Difference:
     """Names are those of the record's JSON, with dots between levels."""
-    return Difference(*(_unlike(part(a), part(b)) for part in (_question, answer, _circumstances)))
+    return Difference(*(unlike(part(a), part(b)) for part in (_question, answer, _circumstances)))
 
 
 def _question(record: Record) -> dict[str, Any]:
-    return {**record.spec.model_dump(mode="json"), "seed": record.seed}
+    return question(record.spec, record.seed)
+
+
+def question(spec: Spec, seed: int) -> dict[str, Any]:
+    return {**spec.model_dump(mode="json"), "seed": seed}
 
 
 def answer(record: Record) -> dict[str, Any]:
@@ -43,7 +47,8 @@ def _circumstances(record: Record) -> dict[str, Any]:
     return record.model_dump(mode="json", include={"machine", "software", "code"}, exclude={"machine": {"load_before"}})
 
 
-def _unlike(a: Any, b: Any) -> list[tuple[str, Any, Any]]:
+def unlike(a: Any, b: Any) -> list[tuple[str, Any, Any]]:
+    """The leaves of two JSON values that differ, as (name, of the first, of the second)."""
     left, right = dict(_leaves(a)), dict(_leaves(b))
     names = dict.fromkeys([*left, *right])
     pairs = ((name, left.get(name, _ABSENT), right.get(name, _ABSENT)) for name in names)

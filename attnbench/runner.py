@@ -17,6 +17,7 @@ import torch
 from attnbench import data, machine, statistics
 from attnbench.checkpoint import Checkpoint
 from attnbench.contracts import Task
+from attnbench.difference import question
 from attnbench.errors import AttnbenchError, Unsupported, blame, describe, is_out_of_memory
 from attnbench.model import Model, shift_room
 from attnbench.numerics import Mode, applied
@@ -41,6 +42,7 @@ class Settings:
     quiet: bool = False
     command: str = ""
     numerics: Mode = "fast"
+    resume_older: bool = False
 
 
 @dataclass(frozen=True)
@@ -229,7 +231,13 @@ def _spec(plan: Plan, task: Task, data_key: str, implementation: str) -> Spec:
 
 def _checkpoint(spec: Spec, seed: int, settings: Settings) -> Checkpoint:
     identity = f"{spec.hash}-s{seed}"
-    return Checkpoint(settings.results / "unfinished" / f"{identity}.safetensors", identity, settings.resume)
+    return Checkpoint(
+        path=settings.results / "unfinished" / f"{identity}.safetensors",
+        identity=identity,
+        question=question(spec, seed),
+        resume=settings.resume or settings.resume_older,
+        older=settings.resume_older,
+    )
 
 
 def _job(plan: Plan, task: Task, prepared: data.TaskData, model: Model, settings: Settings) -> Job:

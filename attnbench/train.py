@@ -105,19 +105,18 @@ class Trainer:
             try:
                 self._restore(state)
             except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
-                what = describe(error)
-                raise AttnbenchError(f"{self.checkpoint.path}: damaged ({what}); run again without --resume") from error
+                what, then = describe(error), self.checkpoint.way_out
+                raise AttnbenchError(f"{self.checkpoint.path}: damaged ({what}); {then}") from error
 
     def fit(self) -> None:
         """Trains to the last step, or raises `Stopped`; either way the checkpoint holds what was done."""
         budget, started = self.job.budget, time.monotonic() - self.seconds
         with self._signals(), Bar("training", budget.steps, self.step, self.quiet) as bar:
+            self._validate_when_due()
             while self.step < budget.steps:
                 loss = self._train_step()
                 self.seconds = time.monotonic() - started
-                if self.step % budget.eval_every == 0 or self.step == budget.steps:
-                    self._validate()
-                    self._save()
+                self._validate_when_due()
                 shown = f"validation {self.curve[-1].validation:.3f}" if self.curve else ""
                 rate = self.step * budget.batch / max(self.seconds, 1e-9)
                 bar.advance(note=f"loss {loss:.3f} {shown} {rate:.0f} samples/s")
@@ -159,6 +158,13 @@ class Trainer:
     def _diverged(self, run: _Run, what: str) -> Stopped:
         return Stopped("diverged", f"step {self.step}: {what}; {first_non_finite(self.model, run.forward)}")
 
+    def _validate_when_due(self) -> None:
+        """After every `eval_every` steps and after the last; also when the run was stopped while it validated."""
+        due = self.step and (self.step % self.job.budget.eval_every == 0 or self.step == self.job.budget.steps)
+        if due and not (self.curve and self.curve[-1].step == self.step):
+            self._validate()
+            self._save()
+
     def _validate(self) -> None:
         found = self.predict("validation")
         score = float(found.scores.mean())
@@ -182,6 +188,7 @@ class Trainer:
         torch.manual_seed(key(self.job.seed, "plugin", "evaluation"))
         job, said, loss_sum, count = self.job, [], 0.0, 0
         for batch in job.batches(split).in_order(job.budget.eval_batch):
+            self._stop_when_told()
             run = _Run(self, batch, 0)
             logits = run.raw()
             loss_sum += F.cross_entropy(run.join(logits), run.labels, reduction="sum").item()
@@ -195,10 +202,13 @@ class Trainer:
     def _weights(self) -> dict[str, Tensor]:
         return {name: value.detach().clone() for name, value in self.model.state_dict().items()}
 
-    def _check_limits(self) -> None:
-        if self._stop_signal is not None and self.step < self.job.budget.steps:
+    def _stop_when_told(self) -> None:
+        if self._stop_signal is not None:
             self._save()
             raise Interrupted(f"stopped by {signal.Signals(self._stop_signal).name} after step {self.step}")
+
+    def _check_limits(self) -> None:
+        self._stop_when_told()
         limit = self.job.max_seconds
         if limit is not None and self.seconds > limit and self.step < self.job.budget.steps:
             self._save()

@@ -34,6 +34,9 @@ def run(
     protocol: Annotated[str, typer.Option("--protocol", "-p", help="A name or a .toml file.")] = "quick",
     results: Results = Path("results"),
     resume: Annotated[bool, typer.Option("--resume", help="Go on where the same run was stopped.")] = False,
+    resume_older: Annotated[
+        bool, typer.Option("--resume-older", help="Go on from the checkpoint before the last one.")
+    ] = False,
     max_time: Annotated[
         str | None, typer.Option("--max-time", metavar="TIME", help="Training time, e.g. 90s, 10m, 2h.")
     ] = None,
@@ -59,7 +62,9 @@ def run(
         values = plan.as_json() | {"built": rehearse(plan, device)}
         return print_json(values) if as_json_ else screen.put(screen.pairs(screen.flat(values)))
     command = shlex.join(["attnbench", *sys.argv[1:]])
-    settings = Settings(results, resume, limit, device, quiet=False, command=command, numerics=numerics)
+    settings = Settings(
+        results, resume, limit, device, quiet=False, command=command, numerics=numerics, resume_older=resume_older
+    )
     try:
         record, path = execute(plan, settings)
     except Interrupted as stopped:
