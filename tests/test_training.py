@@ -126,7 +126,7 @@ def test_a_checkpoint_that_does_not_fit_is_refused_in_one_line(
         _StopAt(patch, 5)
         with pytest.raises(Interrupted):
             tiny(tmp_path)
-    path = next(tmp_path.glob("unfinished/*.safetensors"))
+    (path,) = (one for one in tmp_path.glob("unfinished/*.safetensors") if ".older." not in one.name)
     if damage == "cut":
         path.write_bytes(path.read_bytes()[:-100])
     elif damage == "text":
@@ -328,16 +328,6 @@ def runner_key(seed: int) -> int:
 
     digest = hashlib.blake2b(json.dumps([seed, "order", 0]).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1
-
-
-def test_a_checkpoint_that_is_not_resumed_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with monkeypatch.context() as patch:
-        _StopAt(patch, 5)
-        with pytest.raises(Interrupted):
-            tiny(tmp_path)
-    kept = next(tmp_path.glob("unfinished/*.safetensors")).read_bytes()
-    assert tiny(tmp_path).quality is not None
-    assert [path.read_bytes() for path in tmp_path.glob("unfinished/*")] == [kept]
 
 
 def test_a_second_process_on_the_same_run_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
