@@ -23,7 +23,7 @@ class _Config(BaseModel):
 
 
 class ModelConfig(_Config):
-    """The encoder, the same for every mechanism. `mlp` is the hidden width of the feed-forward part. With `causal` every
+    """The encoder, the same for every mechanism. `mlp` is the hidden width of the feed-forward part. With `causal` each
     mechanism is asked for its causal form, in which a row sees itself and earlier rows only.
     """
 

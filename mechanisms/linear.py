@@ -4,11 +4,12 @@ The sums over keys are taken once for all queries (eq. 6), so time and memory ar
 in which every row sees every row; the causal one of section 3.3 is not built. Without a softmax there is no
 1 / sqrt(head width).
 
-`masks = "ignored"` is what the code of Long Range Arena does (Tay et al. 2020); the 1e-6 that it adds to the denominator
-is left out. `normalised = false` is the form of the Nyströmformer authors' code for Long Range Arena (Xiong et al. 2021):
-no denominator; phi(q) and phi(k) are each divided by the fourth root of the number of rows, padding and special rows
-included, so weights are phi(q) . phi(k) / sqrt(rows). The head width was probably meant. The output grows with the length
-and depends on how far an example is padded.
+`masks = "ignored"` is what the code of Long Range Arena does (Tay et al. 2020); the 1e-6 that it adds to the
+denominator is left out. `normalised = false` is what the Nyströmformer authors' code for that benchmark does (Xiong et
+al. 2021): no denominator; phi(q) and phi(k) are each divided by the fourth root of the number of rows, padding and
+special rows included, so weights are phi(q) . phi(k) / sqrt(rows). The head width was probably meant. For independent
+values the output keeps one scale at every length, far above that of the normalised form, which falls with the length. It
+depends on how far an example is padded.
 """
 
 from __future__ import annotations
