@@ -8,8 +8,8 @@ in which every row sees every row; the causal one of section 3.3 is not built. W
 denominator is left out. `normalised = false` is what the Nyströmformer authors' code for that benchmark does (Xiong et
 al. 2021): no denominator; phi(q) and phi(k) are each divided by the fourth root of the number of rows, padding and
 special rows included, so weights are phi(q) . phi(k) / sqrt(rows). The head width was probably meant. For independent
-values the output keeps one scale at every length, far above that of the normalised form, which falls with the length. It
-depends on how far an example is padded.
+values the output keeps one scale at every length, far above that of the normalised form, which falls. It depends on how
+far an example is padded.
 """
 
 from __future__ import annotations

@@ -26,8 +26,8 @@ Made by `python scripts/mechanisms_table.py` from what every mechanism declares;
   `padding.unmasked=true`.
 - **presets**: named sets of options, `--set preset=NAME`; [lra](lra.md): what Long Range Arena's code has.
 - **paths**: values of the option `path`, or how the one way of computing is known to a record.
-- **runs on**: what its default path needs, wherever this is read. Those for a CPU that need no package beside PyTorch were
-  called on one when the table was made. Elsewhere, or without the package, a run has the status `unsupported` and why.
+- **runs on**: what its default path needs, wherever this is read. What needs a CPU and no package beside PyTorch was
+  called when the table was made. Elsewhere, or without the package, a run has the status `unsupported` and the reason.
 """
 
 
