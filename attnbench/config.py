@@ -23,7 +23,9 @@ class _Config(BaseModel):
 
 
 class ModelConfig(_Config):
-    """The encoder, the same for every mechanism. `mlp` is the hidden width of the feed-forward part."""
+    """The encoder, the same for every mechanism. `mlp` is the hidden width of the feed-forward part. With `causal` each
+    mechanism is asked for its causal form, in which a row sees itself and earlier rows only.
+    """
 
     dim: PositiveInt = 64
     heads: PositiveInt = 2
@@ -32,6 +34,7 @@ class ModelConfig(_Config):
     positions: Literal["learned", "sinusoidal", "rotary", "none"] = "learned"
     dropout: Probability = 0.1
     pooling: Literal["mean", "cls", "last"] = "mean"
+    causal: bool = False
 
 
 class Budget(_Config):
@@ -84,6 +87,19 @@ class Numerics(_Config):
 class Padding(_Config):
     """To the task's maximum length, to the longest example of a batch, or so in batches of like lengths (grouped); the
     same for all mechanisms.
+
+    With `unmasked` mechanisms that ignore masks run too, and take padding for content: with rule=max only, where the
+    padded length is the same for all examples and in every batch.
     """
 
     rule: Literal["max", "batch", "grouped"] = "batch"
+    unmasked: bool = False
+
+    @model_validator(mode="after")
+    def _one_length(self) -> Padding:
+        if self.unmasked and self.rule != "max":
+            raise ValueError(
+                f"unmasked=true needs rule=max: with rule={self.rule} what ignores masks would see how long the other "
+                "examples of its batch are"
+            )
+        return self

@@ -44,11 +44,13 @@ class QKVMixer(nn.Module):
 
     A mechanism overrides `attend(q, k, v, mask)`, all (batch, heads, rows, head width), mask (batch, rows) bool or
     None, and returns the same shape; one that needs the layout overrides `mix`. Content of masked rows is cleared on
-    entry, so that nothing in it, NaN included, reaches another row.
+    entry, so that nothing in it, NaN included, reaches another row. One that sets `ignores_masks` takes all rows for
+    real.
     """
 
     #: how the result is computed: `kernel`, `reference` or `dense emulation`; part of the record
     implementation = "reference"
+    ignores_masks = False
 
     def __init__(self, shape: MixerShape):
         super().__init__()
@@ -69,6 +71,8 @@ class QKVMixer(nn.Module):
     def forward(self, x: Tensor, mask: Tensor | None = None, layout: Layout | None = None) -> Tensor:
         """x: (batch, rows, dim) -> (batch, rows, dim). Without a layout all rows are content."""
         layout = layout or Layout(NO_TOKENS, x.shape[1])
+        if self.ignores_masks:
+            mask = None
         q, k, v = self.project(clear(x, mask), positions(layout, x.device))
         return self.join(self.mix(q, k, v, mask, layout))
 

@@ -148,12 +148,17 @@ class EncoderLayer(nn.Module):
 
 
 class Encoder(nn.Module):
-    """Embedding, positions, special rows, layers, final norm."""
+    """Embedding, positions, special rows, layers, final norm. A mechanism that ignores masks is handed none: for it
+    padding is content, rows of zeros in front of the first layer.
+    """
 
     def __init__(self, config: ModelConfig, mechanism: Mechanism, options: Any, vocab: int, max_length: int):
         super().__init__()
         self.config, self.stream = config, Stream()
-        shape = mixer_shape(mechanism, options, dim=config.dim, heads=config.heads, length=max_length)
+        shape = mixer_shape(
+            mechanism, options, dim=config.dim, heads=config.heads, length=max_length, causal=config.causal
+        )
+        self.masked_mixers = mechanism.honours(options)
         extra = 1 if config.pooling == "cls" else 0
         if extra and shape.causal:
             raise Unsupported("pooling=cls puts a row in front, which a causal mechanism cannot fill; use mean or last")
@@ -190,7 +195,7 @@ class Encoder(nn.Module):
         self.stream.specials, self.stream.shift = layout.specials, shift
         x = self.drop(x)
         for layer in self.layers:
-            x = layer(x, mask, layout)
+            x = layer(x, mask if self.masked_mixers else None, layout)
         return self.norm(x), mask, layout
 
 
@@ -247,6 +252,7 @@ class Model(nn.Module):
 
     def refusal(self, length: int, masked: bool, dtype: torch.dtype, device: torch.device) -> str | None:
         """Why the mechanism cannot be trained on inputs of this length, or None."""
+        masked = masked and self.encoder.masked_mixers
         layout = Layout(self.encoder.specials.tokens, length)
         mixers = [layer.mixer for layer in self.encoder.layers if isinstance(layer.mixer, QKVMixer)]
         return next(filter(None, (mixer.refusal(layout, masked, dtype, device) for mixer in mixers)), None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from numbers import Integral
 from typing import Any
@@ -72,13 +72,32 @@ class Plan:
 
     @property
     def refusal(self) -> str | None:
-        """Why this mechanism cannot run this task with these regularizers, or None."""
-        mechanism: Mechanism = self.mechanism.plugin.object
-        task: Task = self.task.plugin.object
-        name = self.mechanism.plugin.name
-        if task.padded and not mechanism.honours_masks:
-            return f"{name} ignores masks and the examples of {self.task.plugin.name} differ in length"
+        """Why this mechanism cannot run this task with this model and these regularizers, or None."""
+        name, task = self.mechanism.plugin.name, self.task.plugin
+        if self.rules.model.causal and self.mechanism.plugin.object.causal == "no":
+            return f"{name} has no causal form, and model.causal=true asks for one"
+        if task.object.padded and (reason := self._padding_refusal):
+            return f"{name} {reason}"
         return next(filter(None, (shift_refusal(self.mechanism, choice) for choice in self.regularizers)), None)
+
+    @property
+    def _padding_refusal(self) -> str | None:
+        """Why this mechanism cannot be given examples of several lengths, or None."""
+        task, padding = self.task.plugin.name, self.rules.padding
+        to_max = "--set padding.rule=max"
+        if not honours(self.mechanism):
+            if padding.unmasked:
+                return None
+            return (
+                f"ignores masks and the examples of {task} differ in length; {to_max} --set padding.unmasked=true runs "
+                "it all the same, with padding for content"
+            )
+        if is_bound(self.mechanism) and padding.rule != "max":
+            return (
+                f"depends on the padded length, and with padding.rule={padding.rule} an example of {task} is padded to the "
+                f"longest of its batch; {to_max} pads all alike"
+            )
+        return None
 
 
 def make(
@@ -169,10 +188,20 @@ def _refuse_dead(plan: Plan) -> None:
             f"block would hold all of them; --set block_size=... up to {length}"
         )
     for choice in plan.regularizers:
-        with blame(f"regularizer {choice.plugin.name}: idle"):
-            reason = choice.plugin.object.idle(choice.options, plan.rules.model.dropout)
-        if reason:
+        if reason := idle(plan.mechanism, choice, plan.rules.model.dropout):
             raise AttnbenchError(f"{choice.plugin.name}: {reason}")
+
+
+def idle(mechanism: Choice, regularizer: Choice, dropout: float) -> str | None:
+    """Why this regularizer, or an option of it, changes nothing at this dropout of the model, or None."""
+    contract, options = regularizer.plugin.object, regularizer.options
+    with blame(f"regularizer {regularizer.plugin.name}: idle"):
+        if reason := contract.idle(options, dropout):
+            return str(reason)
+        unmoved = contract.idle_unmoved(options, dropout)
+    if unmoved and _declared(mechanism, "shift_invariant", mechanism.plugin.object.shift_invariant):
+        return f"a shift of the input changes nothing in {mechanism.plugin.name}, and {unmoved}"
+    return None
 
 
 def _described(choice: Choice) -> tuple[Head, int]:
@@ -242,14 +271,29 @@ def choose_mechanism(reference: str, values: Mapping[str, Any]) -> Choice:
     return _choose("mechanism", load_mechanism(reference), values)
 
 
+def honours(mechanism: Choice) -> bool:
+    """Padding changes nothing in this mechanism with its options."""
+    return _declared(mechanism, "ignores_masks", mechanism.plugin.object.honours)
+
+
+def is_bound(mechanism: Choice) -> bool:
+    """The output of this mechanism with its options depends on the padded length."""
+    return _declared(mechanism, "counts_length", mechanism.plugin.object.is_bound)
+
+
+def _declared(mechanism: Choice, what: str, of_options: Callable[[Any], bool]) -> bool:
+    with blame(f"mechanism {mechanism.plugin.name}: {what}"):
+        return bool(of_options(mechanism.options))
+
+
 def shift_refusal(mechanism: Choice, regularizer: Choice) -> str | None:
     """Why this regularizer cannot move the input of this mechanism, or None."""
-    name, contract = mechanism.plugin.name, mechanism.plugin.object
+    name = mechanism.plugin.name
     if not regularizer.plugin.object.max_shift(regularizer.options):
         return None
-    if not contract.honours_masks:
+    if not honours(mechanism):
         return f"{regularizer.plugin.name} shifts the input behind masked rows, and {name} ignores masks"
-    if contract.length_bound:
+    if is_bound(mechanism):
         return f"{regularizer.plugin.name} shifts the input, and the output of {name} depends on the padded length"
     return None
 

@@ -28,6 +28,7 @@ from attnbench.randomness import seeded
 from attnbench.settings import divide
 from attnbench.sparse import Pattern
 from attnbench.sparse.dense import visibility
+from attnbench.sparse.mixer import SparseMixer
 
 LAYERS = 3
 LONGEST = 1024
@@ -107,7 +108,7 @@ def look(name: str, settings: Mapping[str, Any], length: int) -> Sight:
     with blame(f"mechanism {plugin.name}"), seeded(0, "sight"):
         shape = mixer_shape(mechanism, options, dim=_HEAD_DIM * heads, heads=heads, length=length)
         mixers = [mechanism.build(replace(shape, layer=layer), options) for layer in range(LAYERS)]
-        patterns = [_patterns(mixer, heads) for mixer in mixers]
+        patterns = [_patterns(mixer, heads, length) for mixer in mixers]
         if not patterns[0]:
             raise AttnbenchError(f"{plugin.name} has no pattern to draw: {_WHO_HAS_ONE}")
         shown = [_shown(pattern, Layout(shape.tokens, length)) for pattern in patterns]
@@ -125,8 +126,10 @@ def look(name: str, settings: Mapping[str, Any], length: int) -> Sight:
 _WHO_HAS_ONE = "only a mixer with a `pattern`, or `groups` of heads with one each, can be"
 
 
-def _patterns(mixer: nn.Module, heads: int) -> list[tuple[int, Pattern]]:
+def _patterns(mixer: nn.Module, heads: int, length: int) -> list[tuple[int, Pattern]]:
     """Groups of heads and what each sees; empty for a mixer that does not say."""
+    if isinstance(mixer, SparseMixer):
+        return list(mixer.groups_at(length))
     if hasattr(mixer, "groups"):
         return list(mixer.groups)  # type: ignore[arg-type]
     return [(heads, mixer.pattern)] if hasattr(mixer, "pattern") else []  # type: ignore[list-item]

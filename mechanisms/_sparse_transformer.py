@@ -8,6 +8,9 @@ Full attention is split into two sparse ones whose two steps reach everything (s
 and, as published, j <= i. Section 5.2 gives three ways to use them: one attention over A1 and A2 together (merged),
 some heads over A1 and the others over A2 (split), or A1 and A2 in turn from layer to layer (interleaved). Without
 direction (ours) the same sets hold without j <= i. A row whose set is empty, before the first column, gives 0 (ours).
+
+Long Range Arena (Tay et al. 2020) has fixed, merged and causal with l = 50 and 10 columns, and lets j mod l = 0 into A2
+besides: `first_column`. It leaves the row and the column of its CLS unmasked, which no causal mechanism here has.
 """
 
 from __future__ import annotations
@@ -29,6 +32,7 @@ class Options:
     """pattern: strided (suits grids and periods) or fixed (suits text).
     stride: l, in the paper 128 or 256.
     columns: how many tokens at the end of a segment are seen from everywhere, with pattern = fixed only; 8 unless said.
+    first_column: the first token of a segment is too, with pattern = fixed only.
     factors: merged, split (half of the heads each) or interleaved (A1 in even layers, A2 in odd ones).
     block_size: the grain of the computation; it changes no value.
     """
@@ -36,6 +40,7 @@ class Options:
     pattern: Literal["strided", "fixed"] = "fixed"
     stride: PositiveInt = 128
     columns: PositiveInt | None = None
+    first_column: bool = False
     factors: Literal["merged", "split", "interleaved"] = "merged"
     block_size: PositiveInt = 64
     path: PathName = "gather"
@@ -43,6 +48,8 @@ class Options:
     def __post_init__(self) -> None:
         if self.pattern == "strided" and self.columns is not None:
             raise ValueError("columns counts with pattern=fixed only; with pattern=strided leave it out")
+        if self.first_column and (self.pattern == "strided" or self.summary == self.stride):
+            raise ValueError("first_column adds a column to pattern=fixed with fewer columns than stride; leave it out")
         if self.pattern == "fixed":
             Fixed(self.block_size, self.stride, self.summary)
 
@@ -68,9 +75,12 @@ class Columns:
 
     stride: int
     columns: int
+    first_column: bool
 
     def __call__(self, q: Tensor, k: Tensor) -> Tensor:
-        return k % self.stride >= self.stride - self.columns
+        place = k % self.stride
+        seen = place >= self.stride - self.columns
+        return seen | (place == 0) if self.first_column else seen
 
 
 def factors(options: Options) -> tuple[Topology, Topology]:
@@ -78,7 +88,7 @@ def factors(options: Options) -> tuple[Topology, Topology]:
     b, stride = options.block_size, options.stride
     if options.pattern == "strided":
         return TokenWindow(b, stride, stride), Strided(b, stride)
-    return BlockWindow(stride, window=1), FromRule(b, Columns(stride, options.summary))
+    return BlockWindow(stride, window=1), FromRule(b, Columns(stride, options.summary, options.first_column))
 
 
 def merged(options: Options) -> Topology:
@@ -86,7 +96,7 @@ def merged(options: Options) -> Topology:
     b, stride = options.block_size, options.stride
     if options.pattern == "strided":
         return FromRule(b, NearOrStrided(stride))
-    return Fixed(b, stride, options.summary)
+    return Fixed(b, stride, options.summary, options.first_column)
 
 
 def build(shape: MixerShape, options: Options) -> nn.Module:

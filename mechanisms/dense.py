@@ -21,6 +21,7 @@ MECHANISM = Mechanism(
     build=lambda shape, options: Dense(shape),
     family="dense",
     causal="capable",
+    shift_invariant=lambda options: True,
     exact=True,
     complexity="n^2",
 )

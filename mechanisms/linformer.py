@@ -7,6 +7,9 @@ stand beside its `rank` rows as keys of their own.
 
 E and F start as N(0, 1 / rank), the distribution of the paper's random projections; what its experiments started from
 is not said. The sharing of one E by all layers is left out: a layer is built on its own.
+
+`masks = "ignored"` is what the code of Long Range Arena does (Tay et al. 2020): padding is projected like content. It
+has one projection a layer for the keys and values of all heads, and projects its CLS row too, which is left out.
 """
 
 # Shape letters: B batch, R rows, H heads, D head width, K rank, N content rows
@@ -29,16 +32,18 @@ from attnbench.layers import QKVMixer, attention
 class Options:
     """rank: rows that keys and values are projected to.
     sharing: none (an E and an F for every head), headwise (one E and one F) or key-value (one E, which is F too).
+    masks: honoured, or ignored: padding is content.
     """
 
     rank: PositiveInt = 64
     sharing: Literal["none", "headwise", "key-value"] = "headwise"
+    masks: Literal["honoured", "ignored"] = "honoured"
 
 
 class Linformer(QKVMixer):
     def __init__(self, shape: MixerShape, options: Options):
         super().__init__(shape)
-        self.rank = options.rank
+        self.rank, self.ignores_masks = options.rank, options.masks == "ignored"
         own = {"none": (2, shape.heads), "headwise": (2, 1), "key-value": (1, 1)}[options.sharing]
         self.projection = nn.Parameter(torch.empty(*own, options.rank, shape.length))
         self.reset_parameters()
@@ -63,6 +68,8 @@ MECHANISM = Mechanism(
     paper="Wang et al. 2020, Linformer: Self-Attention with Linear Complexity",
     build=lambda shape, options: Linformer(shape, options),
     options=Options,
+    presets={"lra": {"rank": 16, "sharing": "key-value", "masks": "ignored"}},
+    ignores_masks=lambda options: options.masks == "ignored",
     family="low-rank",
     complexity="n",
 )

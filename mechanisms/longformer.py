@@ -3,6 +3,9 @@ tokens that see and are seen by all, with projections of their own for what a gl
 
 Windows grow with the layer and dilation is kept to a few heads in section 4.1; here both are off unless asked for.
 The paper starts the global projections as copies of the others, from a pretrained model; here all are drawn.
+
+Long Range Arena (Tay et al. 2020) has 255 tokens before and 256 behind, no global token, not even its CLS, and global
+projections that nothing uses; its preset leaves those out, and a CLS row here sees and is seen by all.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ from attnbench.sparse.mixer import HeadGroup, SparseMixer
 @dataclass(frozen=True, kw_only=True)
 class Options:
     """window: tokens seen on each side.
+    window_right: tokens seen behind; unsaid, as many as before.
     window_growth: factor by which the window of a layer exceeds that of the layer below.
     dilation: in the dilated heads, every how many-th token is seen, over as many times the distance.
     dilated_heads: how many heads, the last ones, are dilated.
@@ -34,6 +38,7 @@ class Options:
     """
 
     window: NonNegativeInt = 64
+    window_right: NonNegativeInt | None = None
     window_growth: PositiveInt = 1
     dilation: PositiveInt = 1
     dilated_heads: NonNegativeInt = 0
@@ -47,17 +52,23 @@ class Options:
             raise ValueError(
                 f"dilation={self.dilation} in dilated_heads={self.dilated_heads} heads changes nothing; set both"
             )
-        if self.window == 0 and (self.dilation > 1 or self.window_growth > 1):
+        if not (self.window or self.window_right) and (self.dilation > 1 or self.window_growth > 1):
             raise ValueError("window=0 can neither grow nor be dilated")
+
+    def sides(self, layer: int, longest: int) -> tuple[int, int]:
+        """Tokens seen before and behind in a layer, for inputs of up to `longest`."""
+        right = self.window if self.window_right is None else self.window_right
+        left, right = (min(side * self.window_growth**layer, longest) for side in (self.window, right))
+        return left, right
 
 
 class Longformer(SparseMixer):
     def __init__(self, shape: MixerShape, options: Options):
         if options.dilated_heads > shape.heads:
             raise AttnbenchError(f"dilated_heads={options.dilated_heads} of {shape.heads} heads")
-        window = min(options.window * options.window_growth**shape.layer, shape.length)
+        left, right = options.sides(shape.layer, shape.length)
         groups = [
-            HeadGroup(heads, Pattern(TokenWindow(options.block_size, window, window, dilation)))
+            HeadGroup(heads, Pattern(TokenWindow(options.block_size, left, right, dilation)))
             for heads, dilation in (
                 (shape.heads - options.dilated_heads, 1),
                 (options.dilated_heads, options.dilation),
@@ -85,6 +96,8 @@ MECHANISM = Mechanism(
     build=lambda shape, options: Longformer(shape, options),
     family="window",
     options=Options,
+    presets={"lra": {"window": 255, "window_right": 256, "global_tokens": 0, "global_projections": "shared"}},
+    shift_invariant=lambda options: True,
     tokens=lambda options: Tokens(globals=options.global_tokens, block_size=options.block_size),
     complexity="n",
 )

@@ -113,6 +113,7 @@ MECHANISM = Mechanism(
     paper="Xiong et al. 2021, Nyströmformer: A Nyström-Based Algorithm for Approximating Self-Attention",
     build=lambda shape, options: Nystromformer(shape, options),
     options=Options,
+    shift_invariant=lambda options: True,
     family="low-rank",
     complexity="n",
 )

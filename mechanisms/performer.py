@@ -12,6 +12,10 @@ training and in evaluation, and are saved with the weights; the paper's periodic
 to all features of a query, or of all keys, cancels, so the softmax features are taken relative to the largest: that of
 the query, and that of all real keys of the example and head. The authors' code takes off the largest w . x before
 |x|^2 / 2, so that with large norms its epsilon outweighs the features and attention becomes a plain mean.
+
+Long Range Arena (Tay et al. 2020) ignores masks (`masks`), and outside ListOps asks for 256 features of relu that its
+code never draws: phi(x) = max(x, 0) + epsilon of q and k as they are (`projection = "none"`). For ListOps it has 2
+features of softmax, drawn anew in every call from a sum of the queries; here they stay.
 """
 
 # Shape letters: B batch, R rows, H heads, D head width, F features, G blocks of D orthogonal directions
@@ -19,7 +23,7 @@ the query, and that of all real keys of the example and head. The authors' code 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Annotated, Literal
 
 import numpy as np
@@ -36,6 +40,8 @@ from attnbench.layers import QKVMixer, linear_attention
 class Options:
     """features: random directions of a head. epsilon: added to every feature; unsaid, the kernel's own; 0 = none, at
     the risk of an underflow where norms are large.
+    projection: random, or none: the kernel relu of q and k themselves; features, orthogonal and seed draw nothing then.
+    masks: honoured, or ignored: padding is content.
     """
 
     kernel: Literal["softmax", "relu"] = "softmax"
@@ -43,23 +49,41 @@ class Options:
     orthogonal: bool = True
     seed: NonNegativeInt = 0
     epsilon: Annotated[float, Field(ge=0)] | None = None
+    projection: Literal["random", "none"] = "random"
+    masks: Literal["honoured", "ignored"] = "honoured"
+
+    def __post_init__(self) -> None:
+        if self.projection == "random":
+            return
+        if self.kernel == "softmax":
+            raise ValueError("kernel=softmax is made of random directions; projection=none goes with kernel=relu")
+        if drawn := [f.name for f in fields(self) if f.name in _DRAWN and getattr(self, f.name) != f.default]:
+            raise ValueError(f"projection=none draws nothing, so {' and '.join(drawn)} must stay as by default")
 
 
-def softmax_features(x_BHRD: Tensor, directions_HFD: Tensor, mask_BR: Tensor | None, peak: tuple[int, ...]) -> Tensor:
+_DRAWN = {"features", "orthogonal", "seed"}
+
+
+def softmax_features(
+    x_BHRD: Tensor, directions_HFD: Tensor | None, mask_BR: Tensor | None, peak: tuple[int, ...]
+) -> Tensor:
     """(B, H, R, F), at most 1; `peak` names the dimensions whose largest feature is 1."""
+    assert directions_HFD is not None
     exponent = x_BHRD @ directions_HFD.mT - x_BHRD.square().sum(-1, keepdim=True) / 2
     if mask_BR is not None:
         exponent = exponent.masked_fill(~mask_BR[:, None, :, None], torch.finfo(exponent.dtype).min)
     return (exponent - exponent.amax(peak, keepdim=True)).exp()
 
 
-def relu_features(x_BHRD: Tensor, directions_HFD: Tensor, mask_BR: Tensor | None, peak: tuple[int, ...]) -> Tensor:
-    """(B, H, R, F); these cannot overflow, so there is no peak to take off."""
-    return F.relu(x_BHRD @ directions_HFD.mT)
+def relu_features(
+    x_BHRD: Tensor, directions_HFD: Tensor | None, mask_BR: Tensor | None, peak: tuple[int, ...]
+) -> Tensor:
+    """(B, H, R, F), F = D without directions; these cannot overflow, so there is no peak to take off."""
+    return F.relu(x_BHRD if directions_HFD is None else x_BHRD @ directions_HFD.mT)
 
 
 #: kernel -> (its features, the authors' epsilon)
-KERNELS: dict[str, tuple[Callable[[Tensor, Tensor, Tensor | None, tuple[int, ...]], Tensor], float]] = {
+KERNELS: dict[str, tuple[Callable[[Tensor, Tensor | None, Tensor | None, tuple[int, ...]], Tensor], float]] = {
     "softmax": (softmax_features, 1e-4),
     "relu": (relu_features, 1e-3),
 }
@@ -83,14 +107,18 @@ def _draw_head(shape: MixerShape, options: Options, head: int, blocks: int) -> T
 
 
 class Performer(QKVMixer):
+    directions: Tensor | None
+
     def __init__(self, shape: MixerShape, options: Options):
         super().__init__(shape)
         self.features, epsilon = KERNELS[options.kernel]
         self.epsilon = epsilon if options.epsilon is None else options.epsilon
-        self.register_buffer("directions", draw_directions(shape, options))
+        self.ignores_masks = options.masks == "ignored"
+        self.register_buffer("directions", draw_directions(shape, options) if options.projection == "random" else None)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
-        directions, scale = self.get_buffer("directions"), self.shape.head_dim**-0.25
+        directions = self.directions
+        scale = 1.0 if directions is None else self.shape.head_dim**-0.25
         phi_q = self.features(q * scale, directions, None, (-1,)) + self.epsilon
         phi_k = self.features(k * scale, directions, mask, (-2, -1)) + self.epsilon
         return linear_attention(phi_q, phi_k, v, mask)
@@ -101,6 +129,12 @@ MECHANISM = Mechanism(
     paper="Choromanski et al. 2021, Rethinking Attention with Performers",
     build=lambda shape, options: Performer(shape, options),
     options=Options,
+    presets={
+        "lra": {"kernel": "relu", "features": 256, "projection": "none", "masks": "ignored"},
+        "lra-listops": {"kernel": "softmax", "features": 2, "epsilon": 1e-6, "masks": "ignored"},
+    },
+    ignores_masks=lambda options: options.masks == "ignored",
+    shift_invariant=lambda options: options.masks == "honoured",
     family="kernel",
     complexity="n",
 )

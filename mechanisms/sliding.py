@@ -33,5 +33,6 @@ MECHANISM = Mechanism(
     options=Options,
     tokens=lambda options: Tokens(block_size=options.block_size),
     causal="capable",
+    shift_invariant=lambda options: True,
     complexity="n",
 )

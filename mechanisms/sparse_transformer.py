@@ -15,6 +15,8 @@ MECHANISM = Mechanism(
     family="block-sparse",
     options=Options,
     tokens=lambda options: Tokens(block_size=options.block_size),
+    presets={"lra": {"stride": 50, "columns": 10, "first_column": True}},
+    shift_invariant=lambda options: options.pattern == "strided",
     causal="only",
     complexity="n + n^2/b",
 )

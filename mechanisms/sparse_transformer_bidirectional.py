@@ -15,5 +15,6 @@ MECHANISM = Mechanism(
     family="block-sparse",
     options=Options,
     tokens=lambda options: Tokens(block_size=options.block_size),
+    shift_invariant=lambda options: options.pattern == "strided",
     complexity="n + n^2/b",
 )

@@ -8,11 +8,12 @@ from typing import Any, get_args, get_type_hints
 import torch
 
 from attnbench import build_mechanism, registry
-from attnbench.contracts import Cell, Mechanism
-from attnbench.errors import AttnbenchError
+from attnbench.contracts import Cell, Mechanism, MixerShape
+from attnbench.options import parse
+from attnbench.sparse.mixer import SparseMixer
 
 PAGE = Path(__file__).parents[1] / "docs" / "mechanisms.md"
-HEADER = ["name", "paper", "family", "complexity", "exact", "causal", "masks", "paths", "status here"]
+HEADER = ["name", "paper", "family", "complexity", "exact", "causal", "masks", "presets", "paths", "runs on"]
 INTRODUCTION = """\
 # Mechanisms
 
@@ -21,9 +22,12 @@ Made by `python scripts/mechanisms_table.py` from what every mechanism declares;
 
 - **exact**: equals softmax attention over all pairs.
 - **causal**: no; capable (when it is asked for); only.
-- **masks**: padding changes nothing; otherwise padded tasks are refused.
+- **masks**: honoured, padding changes nothing; ignored, also by a preset: padded tasks are refused unless
+  `padding.unmasked=true`.
+- **presets**: named sets of options, `--set preset=NAME`; [lra](lra.md): what Long Range Arena's code has.
 - **paths**: values of the option `path`, or how the one way of computing is known to a record.
-- **status here**: on a CPU with the packages of this repository.
+- **runs on**: what its default path needs, wherever this is read. What needs a CPU and no package beside PyTorch was
+  called when the table was made. Elsewhere, or without the package, a run has the status `unsupported` and the reason.
 """
 
 
@@ -47,7 +51,6 @@ def row(name: str) -> list[str]:
     if isinstance(thing, Cell):
         mechanism = registry.load("mechanisms", thing.mechanism).object
         shown += f" = `{thing.mechanism}` + `{thing.regularizer}`"
-    paths, status = computed(name, mechanism)
     return [
         shown,
         thing.paper,
@@ -55,24 +58,30 @@ def row(name: str) -> list[str]:
         getattr(mechanism, "complexity", ""),
         "yes" if mechanism.exact else "no",
         mechanism.causal,
-        "honoured" if mechanism.honours_masks else "ignored",
-        paths,
-        status,
+        masks(mechanism),
+        ", ".join(mechanism.presets),
+        *computed(name, mechanism),
     ]
 
 
+def masks(mechanism: Mechanism) -> str:
+    if not mechanism.honours_masks:
+        return "ignored"
+    chosen = {name: parse(name, mechanism.options, values) for name, values in mechanism.presets.items()}
+    ignoring = [name for name, options in chosen.items() if not mechanism.honours(options)]
+    return "honoured" + (f"; ignored by {', '.join(ignoring)}" if ignoring else "")
+
+
 def computed(name: str, mechanism: Mechanism) -> tuple[str, str]:
-    """By which paths it is computed, and whether its default one runs on a CPU."""
+    """By which paths it is computed, and what the default one needs: the same on every machine."""
     hints: dict[str, Any] = get_type_hints(mechanism.options)
-    paths = ", ".join(get_args(hints.get("path")))
-    if mechanism.requires:
-        return paths, f"needs {', '.join(mechanism.requires)}"
-    try:
-        mixer = build_mechanism(name, dim=8, heads=2, length=16)
-        mixer(torch.zeros(1, 16, 8))
-    except AttnbenchError as why:
-        return paths, str(why)
-    return paths or str(getattr(mixer.mixer, "implementation", "")), "runs"
+    paths = get_args(hints.get("path"))
+    mixer = mechanism.build(MixerShape(dim=8, heads=2, length=16), mechanism.options())
+    cuda_only = isinstance(mixer, SparseMixer) and mixer.run_path.cuda_only
+    needs = ["CUDA" if cuda_only else "CPU, CUDA", *(f"with {package}" for package in mechanism.requires)]
+    if not cuda_only and not mechanism.requires:
+        build_mechanism(name, dim=8, heads=2, length=16)(torch.zeros(1, 16, 8))
+    return ", ".join(paths) or str(getattr(mixer, "implementation", "")), ", ".join(needs)
 
 
 if __name__ == "__main__":

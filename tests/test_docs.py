@@ -23,6 +23,16 @@ def test_the_table_of_mechanisms_is_up_to_date() -> None:
     assert committed == script.page(), "run: python scripts/mechanisms_table.py"
 
 
+def test_the_table_is_the_same_without_xformers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a mechanism needs does not depend on what is installed where the table is made."""
+    from attnbench import plan
+    from attnbench.sparse import xformers
+
+    monkeypatch.setattr(xformers, "find_spec", lambda package: None)
+    monkeypatch.setattr(plan, "missing_packages", lambda mechanism: list(mechanism.requires))
+    test_the_table_of_mechanisms_is_up_to_date()
+
+
 @pytest.mark.parametrize("name", registry.names("mechanisms"))
 def test_every_mechanism_says_its_family(name: str) -> None:
     thing = registry.load("mechanisms", name).object

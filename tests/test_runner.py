@@ -414,7 +414,7 @@ def test_a_run_leaves_the_random_state_of_its_caller_alone(tmp_path: Path, atten
     [
         {},
         {"seed": 3},
-        {"seed": 2, "regularizer": "sar", "options": {"budget.steps": 1, "sar.alpha": 0.5, "task.train": "50"}},
+        {"seed": 2, "regularizer": "sar", "options": {"model.dropout": 0.1, "sar.alpha": 0.5, "task.train": "50"}},
     ],
 )
 def test_the_command_of_a_python_run_gives_the_same_run_again(

@@ -53,6 +53,12 @@ def test_one_layer_reaches_what_its_pattern_shows(name: str) -> None:
         assert (shown.numpy() == seen.reach[0]).all()
 
 
+def test_combs_are_those_of_the_length_drawn() -> None:
+    found = sight.look("disjoint_local", {"block_size": 5, "groups": "comb"}, 23)
+    assert (found.reach[0] == truth.pairs(lambda h, q, k: (q - k) % 5 == 0, 1, 23)[0, 0]).all()
+    assert found.density[0] == found.reach[0].mean() and (found.reach[2] == found.reach[0]).all()
+
+
 def test_reach_grows_by_the_window_of_each_layer() -> None:
     found = sight.look("longformer", {"window": 2, "window_growth": 2, "global_tokens": 0, "block_size": 4}, 40)
     for reached, radius in zip(found.reach, (2, 2 + 4, 2 + 4 + 8), strict=True):

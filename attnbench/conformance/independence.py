@@ -7,7 +7,10 @@ import torch
 from attnbench.conformance.check import Case, Check, Mismatch, agree, applies, finite
 from attnbench.conformance.subject import Subject, full, lengths, mask_of, masked, real_rows, rows, weighted
 
-_UNMASKED = "it declares honours_masks=False: padded tasks and shifted passes are refused"
+
+def _needs_masks(subject: Subject) -> None:
+    declared = "with these options" if subject.mechanism.honours_masks else "it declares honours_masks=False:"
+    applies(subject.honours, f"{declared} it ignores masks, so padded tasks and shifted passes are refused")
 
 
 def padding_content(subject: Subject, case: Case) -> None:
@@ -21,7 +24,7 @@ def padding_not_finite(subject: Subject, case: Case) -> None:
 
 
 def _fill_padding(subject: Subject, case: Case, fillers: dict[str, float]) -> None:
-    applies(subject.mechanism.honours_masks, _UNMASKED)
+    _needs_masks(subject)
     mixer, x, mask = subject.build(case), rows(case), mask_of(case)
     assert mask is not None
     clean, other = real_rows(mixer, x, mask), rows(case, seed=3)
@@ -34,8 +37,9 @@ def padding_behind(subject: Subject, case: Case) -> None:
     """Padding behind the content, one row or many, changes no real row: the length a batch is padded to says nothing
     about an example.
     """
-    applies(subject.mechanism.honours_masks, _UNMASKED)
-    applies(not subject.mechanism.length_bound, "it declares length_bound=True: the padded length counts")
+    _needs_masks(subject)
+    declared = "it declares length_bound=True:" if subject.mechanism.length_bound else "with these options"
+    applies(not subject.is_bound, f"{declared} the padded length counts")
     mixer, x = subject.build(case), rows(case)
     alone = real_rows(mixer, x)
     longest = max(subject.length, case.length)
@@ -53,7 +57,7 @@ def batch_mates(subject: Subject, case: Case) -> None:
     ones without any real row.
     """
     mixer, x = subject.build(case), rows(case)
-    mask = mask_of(case) if subject.mechanism.honours_masks else None
+    mask = mask_of(case) if subject.honours else None
     alone = real_rows(mixer, x[:1], None if mask is None else mask[:1])
     mates = [("ordinary", 1.0, True), ("loud", 100.0, True)]
     if mask is not None:
@@ -69,7 +73,7 @@ def empty_example(subject: Subject, case: Case) -> None:
     """An example without a real row has finite outputs and leaves all gradients finite: one softmax over nothing is
     NaN in every weight after the next step.
     """
-    applies(subject.mechanism.honours_masks, _UNMASKED)
+    _needs_masks(subject)
     promise = "finite numbers"
     mixer, x, mask = subject.build(case), rows(case).requires_grad_(), mask_of(case)
     assert mask is not None

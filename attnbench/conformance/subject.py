@@ -15,7 +15,7 @@ from torch import Tensor
 from attnbench.conformance.check import Case
 from attnbench.contracts import Mechanism
 from attnbench.model import StandaloneMixer, standalone
-from attnbench.plan import Choice, choose_mechanism
+from attnbench.plan import Choice, choose_mechanism, honours, is_bound
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,16 @@ class Subject:
     def mechanism(self) -> Mechanism:
         found: Mechanism = self.choice.plugin.object
         return found
+
+    @property
+    def honours(self) -> bool:
+        """Padding changes nothing, with the options chosen."""
+        return honours(self.choice)
+
+    @property
+    def is_bound(self) -> bool:
+        """The padded length counts, with the options chosen."""
+        return is_bound(self.choice)
 
     @property
     def block(self) -> int:

@@ -21,7 +21,7 @@ from attnbench.data import TaskData
 from attnbench.errors import blame
 from attnbench.model import Model
 from attnbench.options import parse
-from attnbench.plan import Choice, shift_refusal
+from attnbench.plan import Choice, idle, shift_refusal
 from attnbench.questions import question_of
 from attnbench.train import Job, Stopped, Trainer
 
@@ -33,7 +33,7 @@ _HEADS: tuple[Head, ...] = (Classify(_CLASSES), Match(_CLASSES), TagTokens(_CLAS
 
 def gradient_reaches_parameters(subject: Subject, case: Case) -> None:
     """Every parameter has a gradient that is not zero: none is dead weight that the tables would count."""
-    mixer, mask = subject.build(case), mask_of(case) if subject.mechanism.honours_masks else None
+    mixer, mask = subject.build(case), mask_of(case) if subject.honours else None
     weighted(real_rows(mixer, rows(case), mask)).backward()
     dead = [
         name
@@ -80,22 +80,21 @@ def _regularizers(subject: Subject) -> Iterator[Choice]:
     for name in registry.names("regularizers"):
         plugin = registry.load("regularizers", name)
         choice = Choice(plugin, parse(f"regularizer {name}", plugin.object.options, {}))
-        idle = plugin.object.idle(choice.options, _MODEL.dropout)
-        if not idle and not shift_refusal(subject.choice, choice):
+        if not idle(subject.choice, choice, _MODEL.dropout) and not shift_refusal(subject.choice, choice):
             yield choice
 
 
 def _one_step(subject: Subject, head: Head, regularizer: Choice, what: str) -> None:
-    mechanism, length = subject.mechanism, subject.length
+    length = subject.length
     job = Job(
-        model=Model(_MODEL, mechanism, subject.choice.options, head, _VOCAB, length),
-        data=_data(head, length, equal=not mechanism.honours_masks),
+        model=Model(_MODEL, subject.mechanism, subject.choice.options, head, _VOCAB, length),
+        data=_data(head, length, equal=not subject.honours),
         question=question_of(head),
-        padded=mechanism.honours_masks,
+        padded=subject.honours,
         max_length=length,
         budget=_BUDGET,
         numerics=Numerics(),
-        padding=Padding(rule="max" if mechanism.length_bound else "batch"),
+        padding=Padding(rule="max" if subject.is_bound else "batch"),
         regularizers=[(regularizer.plugin.object, regularizer.options)],
         seed=0,
         device="cpu",

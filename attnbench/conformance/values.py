@@ -148,7 +148,7 @@ def large_inputs(subject: Subject, case: Case) -> None:
 
 
 def _with_and_without_masks(subject: Subject) -> list[Case]:
-    return lengths(subject) + (masked(subject) if subject.mechanism.honours_masks else [])
+    return lengths(subject) + (masked(subject) if subject.honours else [])
 
 
 CHECKS = (

@@ -28,6 +28,10 @@ def _no_tokens(options: Any) -> Tokens:
     return Tokens()
 
 
+def _never(options: Any) -> bool:
+    return False
+
+
 @dataclass(frozen=True, kw_only=True)
 class Mechanism:
     """An attention mechanism (or any other token mixer).
@@ -45,7 +49,11 @@ class Mechanism:
         causal: "no", "capable" (when `shape.causal` asks for it) or "only".
         exact: the output must equal softmax attention up to rounding.
         length_bound: the output depends on the padded length.
+        counts_length: options with which it does all the same.
         honours_masks: padding rows change nothing.
+        ignores_masks: options with which they do all the same.
+        shift_invariant: options with which content moved right behind masked rows comes out the same, its positions
+            kept: the pattern has no grid that stands still.
         complexity: how its cost grows, one of COMPLEXITIES; "" = not said.
         requires: packages it needs beyond attnbench's own.
         version: raise it when numbers may change.
@@ -61,7 +69,10 @@ class Mechanism:
     causal: Literal["no", "capable", "only"] = "no"
     exact: bool = False
     length_bound: bool = False
+    counts_length: Callable[[Any], bool] = _never
     honours_masks: bool = True
+    ignores_masks: Callable[[Any], bool] = _never
+    shift_invariant: Callable[[Any], bool] = _never
     complexity: str = ""
     requires: tuple[str, ...] = ()
     version: int = 1
@@ -75,6 +86,17 @@ class Mechanism:
             raise AttnbenchError(f"requires is a tuple of package names, got {self.requires!r}")
         if not isinstance(self.presets, Mapping):
             raise AttnbenchError(f"presets maps names to values of options, got {self.presets!r}")
+        for name in ("counts_length", "ignores_masks", "shift_invariant"):
+            if not callable(getattr(self, name)):
+                raise AttnbenchError(f"{name} is a function of the options, got {getattr(self, name)!r}")
+
+    def honours(self, options: Any) -> bool:
+        """Padding rows change nothing with these options."""
+        return self.honours_masks and not self.ignores_masks(options)
+
+    def is_bound(self, options: Any) -> bool:
+        """With these options the output depends on the padded length."""
+        return self.length_bound or bool(self.counts_length(options))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -48,6 +48,7 @@ class Regularizer:
         max_shift: the largest shift it asks for, from the options (0 = none).
         idle: why these options, or some of them, change nothing at this dropout of the model, or None; such a cell is
             refused.
+        idle_unmoved: the same for a mechanism in which a shift of the input changes nothing (`shift_invariant`).
     """
 
     summary: str
@@ -57,4 +58,5 @@ class Regularizer:
     passes: int = 1
     max_shift: Callable[[Any], int] = lambda options: 0
     idle: Callable[[Any, float], str | None] = _never_idle
+    idle_unmoved: Callable[[Any, float], str | None] = _never_idle
     version: int = 1

@@ -76,6 +76,12 @@ def idle(options: Options, dropout: float) -> str | None:
     return None
 
 
+def idle_unmoved(options: Options, dropout: float) -> str | None:
+    if options.mode == "input" and (not dropout or options.dropout == "shared"):
+        return "its passes differ in dropout masks only, and these are none or shared"
+    return None
+
+
 REGULARIZER = Regularizer(
     summary="SAR: predictions must agree when the input moves against the block grid",
     paper="Liu et al. 2022, ERNIE-SPARSE: Learning Hierarchical Efficient Transformer "
@@ -84,5 +90,6 @@ REGULARIZER = Regularizer(
     options=Options,
     passes=2,
     idle=idle,
+    idle_unmoved=idle_unmoved,
     max_shift=lambda options: options.shift[1],
 )

@@ -44,7 +44,7 @@ PATHS: dict[str, Path] = {
         Path("dense", dense, "dense emulation"),
         Path("flex", flex.flex, "kernel", flex.domain),
         Path("xformers", xformers.blocksparse, "reference", xformers.blocksparse_domain),
-        Path("fmha", xformers.fmha, "kernel", xformers.fmha_domain),
+        Path("fmha", xformers.fmha, "kernel", xformers.fmha_domain, cuda_only=True),
     )
 }
 

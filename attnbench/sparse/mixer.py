@@ -43,14 +43,19 @@ class SparseMixer(QKVMixer):
         """Of the first group of heads, which is the only one of most mechanisms."""
         return self.groups[0].pattern
 
+    def groups_at(self, length: int) -> tuple[HeadGroup, ...]:
+        """For a call with so many content rows; the same for all, unless a mechanism overrides it."""
+        return self.groups
+
     def mix(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, layout: Layout) -> Tensor:
-        if len(self.groups) == 1:
-            return self.run_path(q, k, v, self.pattern, mask, layout)
-        sizes = [group.heads for group in self.groups]
-        split = zip(self.groups, *(x.split(sizes, dim=1) for x in (q, k, v)), strict=True)
+        groups = self.groups_at(layout.length)
+        if len(groups) == 1:
+            return self.run_path(q, k, v, groups[0].pattern, mask, layout)
+        sizes = [group.heads for group in groups]
+        split = zip(groups, *(x.split(sizes, dim=1) for x in (q, k, v)), strict=True)
         return torch.cat([self.run_path(q, k, v, group.pattern, mask, layout) for group, q, k, v in split], dim=1)
 
     def refusal(self, layout: Layout, masked: bool, dtype: torch.dtype, device: torch.device) -> str | None:
         call = Call(layout, masked, self.shape.head_dim, dtype, device, grad=True)
-        reasons = (self.run_path.refusal(group.pattern, call) for group in self.groups)
+        reasons = (self.run_path.refusal(group.pattern, call) for group in self.groups_at(layout.length))
         return next((reason for reason in reasons if reason), None)

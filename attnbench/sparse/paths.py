@@ -38,7 +38,8 @@ def everywhere(pattern: Pattern, call: Call) -> str | None:
 
 @dataclass(frozen=True)
 class Path:
-    """Called as `path(q, k, v, pattern, mask, layout)`; `attnbench.sparse` says what of.
+    """Called as `path(q, k, v, pattern, mask, layout)`; `attnbench.sparse` says what of. `cuda_only`: it is a kernel
+    that other devices do not have.
 
     Raises:
         Unsupported: outside its domain; never another path in silence.
@@ -48,8 +49,11 @@ class Path:
     run: Run
     implementation: Literal["kernel", "reference", "dense emulation"]
     domain: Domain = everywhere
+    cuda_only: bool = False
 
     def refusal(self, pattern: Pattern, call: Call) -> str | None:
+        if self.cuda_only and call.device.type != "cuda":
+            return f"path {self.name}: runs on CUDA, got {call.device.type}"
         reason = self.domain(pattern, call)
         return None if reason is None else f"path {self.name}: {reason}"
 

@@ -91,12 +91,13 @@ class Strided(Topology):
 @dataclass(frozen=True)
 class Fixed(Topology):
     """A token sees its own segment of `stride` positions and the last `columns` of every segment (Child et al. 2019,
-    section 4.3).
+    section 4.3), with `first_column` the first position of every segment too.
     """
 
     block_size: int
     stride: int
     columns: int
+    first_column: bool = False
 
     def __post_init__(self) -> None:
         if not 0 < self.columns <= self.stride:
@@ -109,15 +110,19 @@ class Fixed(Topology):
         shared = (low[:, None] <= high) & (low <= high[:, None])
         summary = self.stride - self.columns
         has_column = (last % self.stride >= summary) | (first % self.stride >= summary) | (high > low)
+        if self.first_column:
+            has_column |= first % self.stride == 0
         return (shared | has_column)[None]
 
     def element(self, q: Tensor, k: Tensor) -> Tensor:
-        return (q // self.stride == k // self.stride) | (k % self.stride >= self.stride - self.columns)
+        seen = (q // self.stride == k // self.stride) | (k % self.stride >= self.stride - self.columns)
+        return seen | (k % self.stride == 0) if self.first_column else seen
 
 
 @dataclass(frozen=True)
 class RandomBlocks(Topology):
-    """`count` random key blocks for each query block and head, outside a window around it and never one of `avoid`.
+    """`count` random key blocks for each query block and head, outside a window around it and never one of `avoid`;
+    with `within` only blocks that lie in the first so many tokens.
 
     Drawn once for `length` tokens and cut to the blocks at hand, so a shorter input sees a part of the same graph and
     padding behind it changes nothing. A function of (seed, layer, head, query block): the same in every process.
@@ -131,6 +136,7 @@ class RandomBlocks(Topology):
     layer: int = 0
     outside_window: int = 3
     avoid: tuple[int, ...] = ()
+    within: int = 0
 
     def block_map(self, length: int) -> Tensor:
         blocks, whole = self.blocks(length), _drawn(self)
@@ -145,10 +151,11 @@ class RandomBlocks(Topology):
 def _drawn(graph: RandomBlocks) -> Tensor:
     """(H, K, K) bool for the built length."""
     blocks = graph.blocks(graph.length)
+    keys = min(blocks, graph.within // graph.block_size) if graph.within else blocks
     found = torch.zeros(graph.heads, blocks, blocks, dtype=torch.bool)
     for query in range(blocks):
         others = np.array(
-            [b for b in range(blocks) if abs(b - query) > graph.outside_window // 2 and b not in graph.avoid],
+            [b for b in range(keys) if abs(b - query) > graph.outside_window // 2 and b not in graph.avoid],
             dtype=np.int64,
         )
         for head in range(graph.heads):
@@ -205,6 +212,7 @@ def window_and_random(
     seed: int,
     heads: int | None = None,
     avoid: tuple[int, ...] = (),
+    within: int = 0,
 ) -> Topology:
     """A window of blocks and, outside it, random blocks that differ by layer and head; `heads` = all of the shape's."""
     near = BlockWindow(block_size, window)
@@ -219,6 +227,7 @@ def window_and_random(
         layer=shape.layer,
         outside_window=window,
         avoid=avoid,
+        within=within,
     )
 
 

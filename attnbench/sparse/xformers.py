@@ -108,11 +108,7 @@ def _check_spread(scores_BEbb: Tensor, seen_HKK: Tensor) -> None:
 
 def fmha_domain(pattern: Pattern, call: Call) -> str | None:
     """See `attnbench.sparse.paths.Domain`."""
-    if reason := _missing():
-        return reason
-    if call.device.type != "cuda":
-        return f"memory-efficient attention with a window runs on CUDA, got {call.device.type}"
-    if reason := needs_plain_content(pattern, call):
+    if reason := _missing() or needs_plain_content(pattern, call):
         return reason
     if _window(pattern.topology) is None and not _is_block_diagonal(pattern.topology):
         return "has biases for a window of tokens and for blocks that see themselves alone"

@@ -67,11 +67,41 @@ def test_every_mechanism_here_keeps_its_promises(name: str, checks: list[str]) -
         ("hst", {"block_size": 8, "representatives": "pooled", "share_projections": False}),
         ("hst", {"block_size": 8, "reps_per_block": 2, "global_tokens": 1, "merge": "add", "stage2_input": "parallel"}),
         ("hst", {"block_size": 1, "window_blocks": 5}),
+        *((name, {"preset": "lra"}) for name in ("bigbird", "linear", "linformer", "longformer", "performer")),
+        ("sparse_transformer", {"preset": "lra"}),
+        ("disjoint_local", {"block_size": 8, "groups": "comb"}),
+        ("linear", {"normalised": False}),
     ],
     ids=str,
 )
 def test_their_other_forms_do_too(name: str, options: dict[str, object]) -> None:
     assert {found.check: found.text for found in examine(name, options, QUICK) if found.status == "fail"} == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "checks", "said"),
+    [
+        ("linear", {"masks": "ignored"}, ["padding_content", "padding_behind", "empty_example"], "it ignores masks"),
+        ("disjoint_local", {"groups": "comb"}, ["padding_behind"], "the padded length counts"),
+    ],
+    ids=str,
+)
+def test_what_these_options_do_not_promise_does_not_apply(
+    name: str, options: dict[str, object], checks: list[str], said: str
+) -> None:
+    for found in examine(name, options, checks):
+        assert found.status == "not applicable" and f"with these options {said}" in found.text
+    assert {found.status for found in examine(name, {}, checks)} == {"pass"}
+
+
+def test_options_that_say_nothing_of_the_masks_they_ignore_are_found_out(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(UNMASKED)
+    (found,) = examine(str(path), only=["padding_behind"])
+    assert found.status == "fail"
+    path.write_text(MINE.format(mask="", more=", ignores_masks=lambda options: True"))
+    (found,) = examine(str(path), only=["padding_behind"])
+    assert found.status == "not applicable"
 
 
 def test_what_the_path_of_a_mechanism_cannot_run_here_does_not_apply() -> None:
