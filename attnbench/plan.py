@@ -94,8 +94,8 @@ class Plan:
             )
         if is_bound(self.mechanism) and padding.rule != "max":
             return (
-                f"depends on the padded length, and with padding.rule={padding.rule} an example of {task} is padded to the "
-                f"longest of its batch; {to_max} pads all alike"
+                f"depends on the padded length, and with padding.rule={padding.rule} an example of {task} is padded to "
+                f"the longest of its batch; {to_max} pads all alike"
             )
         return None
 
