@@ -79,8 +79,9 @@ def test_who_ignores_masks_is_refused_unless_the_protocol_lets_it_run(
 def test_who_counts_the_padded_length_is_padded_to_the_maximum(
     task: str, mechanism: str, options: dict[str, Any]
 ) -> None:
-    said = refusal(mechanism, task, options)
-    assert said is not None and said.startswith(f"{mechanism} depends on the padded length") and "rule=max" in said
+    for settings in ({}, {"padding.rule": "grouped"}):
+        said = refusal(mechanism, task, options | settings)
+        assert said is not None and said.startswith(f"{mechanism} depends on the padded length") and "rule=max" in said
     assert refusal(mechanism, task, options | TO_MAX) is None
     said = refusal(mechanism, task, options | TO_MAX, regularizer="sar")
     assert said is not None and f"the output of {mechanism} depends on the padded length" in said
@@ -108,7 +109,7 @@ def test_it_runs_unmasked_and_the_record_says_so(
     assert record.spec.protocol.changes["padding.unmasked"] is True
 
 
-@pytest.mark.parametrize("rule", ["batch", None])
+@pytest.mark.parametrize("rule", ["batch", "grouped", None])
 def test_unmasked_needs_one_length_for_all(task: str, rule: str | None) -> None:
     settings = {"padding.unmasked": True} | ({"padding.rule": rule} if rule else {})
     with pytest.raises(AttnbenchError, match="padding: unmasked=true needs rule=max") as caught:
