@@ -34,8 +34,8 @@ WHERE = (
 )
 _PLACES = ("", "aan", "tsv_data", "lra_release/tsv_data", "lra_release/lra_release/tsv_data")
 _LABELS = {b"0": 0, b"0.0": 0, b"1": 1, b"1.0": 1}
-#: Possessive, so that a text that is none is found out in one pass.
-_LITERAL = re.compile(rb"""b'(?:[^'\\]++|\\.)*+'|b"(?:[^"\\]++|\\.)*+\"""", re.DOTALL)
+#: ASCII alone; possessive, so that a text that is none is found out in one pass.
+_LITERAL = re.compile(rb"""b'(?:[ -&(-\[\]-~]++|\\[ -~])*+'|b"(?:[ !#-\[\]-~]++|\\[ -~])*+\"""")
 _ESCAPE = re.compile(rb"\\(x[0-9a-f]{2}|.)", re.DOTALL)
 _PLAIN = {b"\\": b"\\", b"'": b"'", b'"': b'"', b"n": b"\n", b"r": b"\r", b"t": b"\t"}
 
