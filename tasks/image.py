@@ -111,4 +111,5 @@ TASK = Task(
     max_length=lambda options: _cifar.SIDE**2,
     prepare=prepare,
     options=Options,
+    levels=small_cnn,
 )

@@ -85,3 +85,11 @@ def pictures(
     kind = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
     column = pa.array([None if one is None else {"bytes": one, "path": "0.png"} for one in packed], kind)
     parquet(path, pa.table(dict(zip(names, (column, pa.array(labels, pa.int64())), strict=True))))
+
+
+AAN = {"train": "new_aan_pairs.train.tsv", "validation": "new_aan_pairs.eval.tsv", "test": "new_aan_pairs.test.tsv"}
+
+
+def aan(rows: Sequence[tuple[bytes, bytes, bytes]]) -> bytes:
+    """Rows of LRA's Retrieval: a label and two texts, with ids between them."""
+    return b"".join(b"%s\tP%d\tW%d\t%s\t%s\n" % (label, n, n + 1, a, b) for n, (label, a, b) in enumerate(rows))

@@ -20,8 +20,11 @@ from PIL import Image
 from published import attempt, colours, options, parquet, pictures, plugin, png, prepared
 
 from attnbench import data
+from attnbench.batches import Batches
+from attnbench.config import Padding
 from attnbench.errors import AttnbenchError
 from attnbench.options import as_json
+from attnbench.questions import question_of
 
 Call = Callable[..., tuple[int, str, str]]
 COLOURS, LABELS = colours(60), [number % 10 for number in range(60)]
@@ -101,7 +104,8 @@ def test_pixels_lie_row_by_row_and_none_is_masked(source: Path) -> None:
     assert len(pixels(found, "test")) == 20 and found.card["facts"]["rows"] == {"train": 60, "test": 20}
     task = plugin("image").object
     assert (task.padded, task.vocab(options("image")), task.max_length(options("image"))) == (False, 256, 1024)
-    batch = data.collate(found.splits["test"], [0, 1], None, task.padded)
+    question = question_of(task.head(options("image")))
+    batch = Batches(found.splits["test"], question, Padding(), task.padded, 1024).collate([0, 1])
     assert batch.documents[0][1] is None
 
 
@@ -115,7 +119,7 @@ def test_a_black_picture_is_a_picture(mechanism: str) -> None:
     model = _build(made, made.task.plugin.object).eval()
     black = torch.zeros(1, 1024, dtype=torch.int64)
     with torch.no_grad():
-        one, other = (model([(tokens, None)], torch.zeros(1)) for tokens in (black, black + (torch.arange(1024) == 9)))
+        one, other = (model([(tokens, None)], None) for tokens in (black, black + (torch.arange(1024) == 9)))
     assert torch.isfinite(one).all() and not torch.equal(one, other)
 
 

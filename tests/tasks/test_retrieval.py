@@ -17,7 +17,7 @@ import pytest
 from attnbench.tasks import _aan, _arrow, retrieval
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from published import attempt, documents, options, plugin, prepared, silent
+from published import AAN, aan, attempt, documents, options, plugin, prepared, silent
 
 from attnbench import data
 from attnbench.contracts import Match, Preparation
@@ -26,7 +26,6 @@ from attnbench.options import as_json
 
 Call = Callable[..., tuple[int, str, str]]
 Row = tuple[bytes, bytes, bytes]
-FILES = {"train": "new_aan_pairs.train.tsv", "validation": "new_aan_pairs.eval.tsv", "test": "new_aan_pairs.test.tsv"}
 
 
 def rows(count: int, start: int = 0) -> list[Row]:
@@ -36,10 +35,6 @@ def rows(count: int, start: int = 0) -> list[Row]:
         (b"%d.0" % (n % 2), b"b'paper %d %s'" % (n, odd[n % 6]), b"b'paper %d %s'" % (n // 2, odd[(n + 3) % 6]))
         for n in range(start, start + count)
     ]
-
-
-def lines(found: Sequence[Row]) -> bytes:
-    return b"".join(b"%s\tP%d\tW%d\t%s\t%s\n" % (label, n, n + 1, a, b) for n, (label, a, b) in enumerate(found))
 
 
 ROWS = {"train": rows(40), "validation": rows(12, 100), "test": rows(14, 30)}
@@ -55,7 +50,7 @@ def source(tmp_path: Path) -> Path:
     home = tmp_path / "tsv_data"
     home.mkdir()
     for split, found in ROWS.items():
-        (home / FILES[split]).write_bytes(lines(found))
+        (home / AAN[split]).write_bytes(aan(found))
     return home
 
 
@@ -72,7 +67,7 @@ def test_both_texts_are_read_as_they_stand_and_cut(source: Path) -> None:
     """T14: a quote is a character; NA and digits are text; T24: no row is dropped; the three files are the splits."""
     for cut in (4000, 9):
         found = prepared("retrieval", source, max_length=cut)
-        for split in FILES:
+        for split in AAN:
             assert triples(found, split) == truth(split, cut)
     assert found.card["facts"]["rows"] == {"train": 40, "validation": 12, "test": 14}
     assert found.card["facts"]["share_cut"] == {"train": 1.0, "validation": 1.0, "test": 1.0}
@@ -91,11 +86,11 @@ def test_shared_rows_and_documents_are_counted(source: Path) -> None:
 
 
 def test_escapes_are_undone_when_asked_to(source: Path) -> None:
-    for name in FILES.values():  # Python writes ASCII
+    for name in AAN.values():  # Python writes ASCII
         (source / name).write_bytes((source / name).read_bytes().decode().encode("ascii", "ignore"))
     found = prepared("retrieval", source, escapes="decoded")
-    for split in FILES:
-        rows_there = [line.split("\t") for line in (source / FILES[split]).read_text().splitlines()]
+    for split in AAN:
+        rows_there = [line.split("\t") for line in (source / AAN[split]).read_text().splitlines()]
         wanted = [[ast.literal_eval(first), ast.literal_eval(second)] for *_, first, second in rows_there]
         assert [texts for _, *texts in triples(found, split)] == wanted
 
@@ -118,11 +113,11 @@ def test_the_layouts_and_packed_files_are_found(tmp_path: Path, place: str) -> N
     home = tmp_path / "there" / place
     home.mkdir(parents=True)
     for split, found in ROWS.items():
-        windows = b"\xef\xbb\xbf" + lines(found).replace(b"\n", b"\r\n")
+        windows = b"\xef\xbb\xbf" + aan(found).replace(b"\n", b"\r\n")
         ending, content = (".gz", gzip.compress(windows)) if split == "train" else ("", windows)
-        (home / (FILES[split] + ending)).write_bytes(content)
+        (home / (AAN[split] + ending)).write_bytes(content)
     found = prepared("retrieval", tmp_path / "there")
-    assert all(triples(found, split) == truth(split) for split in FILES)
+    assert all(triples(found, split) == truth(split) for split in AAN)
 
 
 def test_a_subset_is_drawn_from_the_whole_file(source: Path) -> None:
@@ -172,7 +167,7 @@ def changed(row: int, line: Callable[[bytes], bytes], split: str = "train") -> C
     """Spoils one row of a file."""
 
     def spoil(source: Path) -> None:
-        path = source / FILES[split]
+        path = source / AAN[split]
         found = path.read_bytes().splitlines(keepends=True)
         found[row - 1] = line(found[row - 1])
         path.write_bytes(b"".join(found))
@@ -186,20 +181,20 @@ def field(number: int, value: bytes) -> Callable[[bytes], bytes]:
 
 def whole(content: bytes | None, split: str = "train") -> Callable[[Path], None]:
     def spoil(source: Path) -> None:
-        path = source / FILES[split]
+        path = source / AAN[split]
         path.unlink() if content is None else path.write_bytes(content)
 
     return spoil
 
 
 def only_ids(source: Path) -> None:
-    for name in FILES.values():
+    for name in AAN.values():
         (source / name).rename(source / name.replace(".tsv", ".only_ids.tsv"))
 
 
 def two_copies(source: Path) -> None:
     (source / "aan").mkdir()
-    (source / "aan" / FILES["test"]).write_bytes(b"1\tA\tB\tx\ty\n")
+    (source / "aan" / AAN["test"]).write_bytes(b"1\tA\tB\tx\ty\n")
 
 
 FAULTS: dict[str, tuple[Callable[[Path], None], str]] = {
@@ -222,11 +217,11 @@ FAULTS: dict[str, tuple[Callable[[Path], None], str]] = {
     "missing file": (whole(None, "test"), r"new_aan_pairs\.test\.tsv: no such file; complete the folder"),
     "git-LFS": (whole(b"version https://git-lfs.github.com/spec/v1\n"), "a git-LFS pointer or a web page"),
     "web page": (whole(b"<!DOCTYPE html>\n<title>403</title>"), "a git-LFS pointer or a web page"),
-    "cut gzip": (whole(gzip.compress(lines(rows(4000)))[:2000]), r"train\.tsv: cut short or damaged after row \d+"),
+    "cut gzip": (whole(gzip.compress(aan(rows(4000)))[:2000]), r"train\.tsv: cut short or damaged after row \d+"),
     "only ids": (only_ids, r"only_ids\.tsv: the ids of the pairs without their texts"),
     "two copies": (two_copies, r"two copies, in .* name one of them with --from"),
-    "packed and plain": (lambda source: (source / (FILES["train"] + ".gz")).write_bytes(b"") and None, "take one out"),
-    "nothing": (lambda source: [(source / name).unlink() for name in FILES.values()] and None, "no new_aan_pairs"),
+    "packed and plain": (lambda source: (source / (AAN["train"] + ".gz")).write_bytes(b"") and None, "take one out"),
+    "nothing": (lambda source: [(source / name).unlink() for name in AAN.values()] and None, "no new_aan_pairs"),
 }  # fmt: skip
 
 
@@ -289,9 +284,9 @@ def test_an_interrupted_reading_goes_on_unless_the_files_changed(
     with pytest.raises(OSError, match="No space left"):
         prepared("retrieval", source)
     assert len(now := chunks(folder)) == 7 and before.items() <= now.items()
-    os.utime(source / FILES["test"], (1, 1))
+    os.utime(source / AAN["test"], (1, 1))
     left[0] = 100
-    assert all(triples(prepared("retrieval", source), split) == truth(split) for split in FILES)
+    assert all(triples(prepared("retrieval", source), split) == truth(split) for split in AAN)
     assert left[0] == 100 - 7 - 2 - 3, "all chunks were written again"
 
 
@@ -306,7 +301,7 @@ def test_the_progress_of_a_file_goes_to_its_end(source: Path, tmp_path: Path, mo
     monkeypatch.setattr(retrieval, "_PIECE", 500)
     work = silent(tmp_path / "work")
     retrieval.prepare(options("retrieval"), Preparation(work.folder, source, progress, work.note))
-    assert seen == {name: list(range((source / name).stat().st_size // 500 + 1)) for name in FILES.values()}
+    assert seen == {name: list(range((source / name).stat().st_size // 500 + 1)) for name in AAN.values()}
 
 
 def peak_of_private_memory(command: list[str], environment: dict[str, str]) -> int:
@@ -333,7 +328,7 @@ def test_files_of_realistic_size_are_read_in_bounded_memory(tmp_path: Path) -> N
     for split, count in {"train": 20_000, "validation": 2_500, "test": 2_500}.items():
         starts = generator.integers(0, len(pool) - 200_000, (count, 2))
         sizes = generator.gamma(4, 7_250, (count, 2)).astype(int).clip(50, 200_000)
-        with open(source / FILES[split], "wb") as file:
+        with open(source / AAN[split], "wb") as file:
             for row, ((a, b), (m, n)) in enumerate(zip(starts.tolist(), sizes.tolist(), strict=True)):
                 file.write(b"%d.0\tA\tB\tb'%s'\tb'%s'\n" % (row % 2, pool[a : a + m], pool[b : b + n]))
     size = sum(path.stat().st_size for path in source.iterdir())
