@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from attnbench import registry
 from attnbench.contracts import Task
 from attnbench.options import parse
-from attnbench.plan import choose_mechanism
+from attnbench.plan import check_packages, choose_mechanism
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -59,6 +59,7 @@ def build_task(name: str, **options: Any) -> Any:
     from attnbench import data
 
     plugin = registry.load("tasks", name)
+    check_packages(plugin)
     task: Task = plugin.object
     return data.load(plugin, parse(f"task {name}", task.options, options))
 

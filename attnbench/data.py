@@ -27,6 +27,8 @@ from attnbench.progress import say, track
 from attnbench.record import canonical
 from attnbench.registry import Plugin
 
+#: Folder of files that a task wants to stay with its set.
+KEPT = "kept"
 #: Raise it when the stored form changes.
 DATA_FORMAT = 3
 _CARD = "card.json"
@@ -147,6 +149,9 @@ def _prepare(plugin: Plugin, options: Any, source: Path | None, folder: Path, wo
     except (AttnbenchError, MemoryError):
         shutil.rmtree(partial, ignore_errors=True)
         raise
+    if (kept := files / KEPT).is_dir():
+        shutil.rmtree(partial / KEPT, ignore_errors=True)
+        kept.rename(partial / KEPT)
     shutil.rmtree(files)
     (partial / _CARD).write_text(json.dumps(card, indent=1, sort_keys=True), "utf-8")
     if folder.exists():  # without a card, so not whole

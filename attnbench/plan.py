@@ -258,7 +258,7 @@ def load_mechanism(reference: str) -> Plugin:
         Unsupported: a package it needs is missing.
     """
     plugin, _, _ = _cell(reference, None)
-    _check_packages(plugin)
+    check_packages(plugin)
     return plugin
 
 
@@ -298,8 +298,8 @@ def shift_refusal(mechanism: Choice, regularizer: Choice) -> str | None:
     return None
 
 
-def missing_packages(mechanism: Mechanism) -> list[str]:
-    """Of the packages a mechanism needs, those that are not installed."""
+def missing_packages(plugin: Mechanism | Task) -> list[str]:
+    """Of the packages a mechanism or task needs, those that are not installed."""
     from importlib.util import find_spec
 
     def missing(name: str) -> bool:
@@ -308,7 +308,7 @@ def missing_packages(mechanism: Mechanism) -> list[str]:
         except ModuleNotFoundError:
             return True
 
-    return [name for name in mechanism.requires if missing(name)]
+    return [name for name in plugin.requires if missing(name)]
 
 
 def check_runnable(plan: Plan) -> None:
@@ -316,14 +316,22 @@ def check_runnable(plan: Plan) -> None:
     Raises:
         Unsupported: the cell cannot run, with the reason.
     """
-    _check_packages(plan.mechanism.plugin)
+    for choice in (plan.mechanism, plan.task):
+        check_packages(choice.plugin)
     if plan.refusal:
         raise Unsupported(plan.refusal)
 
 
-def _check_packages(plugin: Plugin) -> None:
+def check_packages(plugin: Plugin) -> None:
+    """
+    Raises:
+        Unsupported: a package that the plugin needs is missing.
+    """
     if missing := missing_packages(plugin.object):
-        raise Unsupported(f"{plugin.name} needs the package {', '.join(missing)}, which is not installed")
+        raise Unsupported(
+            f"{plugin.name} needs the package {', '.join(missing)}, which is not installed: "
+            f"pip install {' '.join(name.partition('.')[0] for name in missing)}"
+        )
 
 
 def regularizer_of(choice: Choice) -> tuple[Regularizer, Any]:

@@ -500,18 +500,21 @@ def test_values_of_recall_are_drawn_evenly_and_fillers_carry_no_answer() -> None
     assert len(spread) == options.room and np.all(np.abs(spread - 8000 / options.room) < 5 * np.sqrt(8000 / 34))
 
 
-def test_the_level_of_token_counts_by_hand() -> None:
-    """The label is whether token 1 occurs more than twice: counts alone tell, the most frequent label does not."""
+@pytest.mark.parametrize("first", [0, 8000])
+def test_the_level_of_token_counts_by_hand(first: int) -> None:
+    """The label is whether one token occurs more than twice: counts alone tell, the most frequent label does not. In a
+    large vocabulary too.
+    """
     generator = np.random.default_rng(0)
 
     def split(count: int) -> tuple[list[list[int]], list[int]]:
         tokens = generator.integers(0, 5, (count, 12))
-        return tokens.tolist(), ((tokens == 1).sum(1) > 2).astype(int).tolist()
+        return (first + tokens).tolist(), ((tokens == 1).sum(1) > 2).astype(int).tolist()
 
     made = splits(train=split(600), validation=split(50), test=split(200))
     which = plugin(lambda options, preparation: made)
-    which = dataclasses.replace(which, object=dataclasses.replace(which.object, max_length=lambda options: 12))
-    found = load(which)
+    task = dataclasses.replace(which.object, max_length=lambda options: 12, vocab=lambda options: first + 5)
+    found = load(dataclasses.replace(which, object=task))
     train, test = np.array(made["train"]["label"]), np.array(made["test"]["label"])
     assert found.card["trivial"]["token_counts"] > 0.97
     assert found.card["trivial"]["majority"] == pytest.approx(np.mean(test == np.bincount(train).argmax()))

@@ -27,11 +27,11 @@ HEAVY = {"torch", "xformers", "datasets", "accelerate"}
 SHARED = {"attnbench.contracts", "attnbench.errors", "attnbench.options", "numpy", "pydantic"}
 MAY_IMPORT = {
     "mechanisms": SHARED | {"attnbench.layers", "attnbench.sparse", "torch"},
-    "tasks": SHARED | {"datasets", "pyarrow", "torch", "sklearn", "PIL", "scipy", "numba"},
+    "tasks": SHARED | {"datasets", "pyarrow", "torch", "sklearn", "PIL", "scipy", "numba", "tokenizers"},
     "regularizers": SHARED | {"torch"},
 }
 #: Libraries that a task's own file loads only when it prepares data; a private file of it may load them at once.
-LAZY_IN_TASKS = {"torch", "sklearn", "PIL", "scipy", "numba"}
+LAZY_IN_TASKS = {"torch", "sklearn", "PIL", "scipy", "numba", "tokenizers"}
 
 #: Strings of the engine that equal a plugin's name and do not name the plugin, by the folder or file they stand in.
 OTHER_MEANINGS = {

@@ -13,6 +13,7 @@ from attnbench import protocol as protocols
 from attnbench import registry, screen
 from attnbench.errors import AttnbenchError
 from attnbench.options import field_names, parse
+from attnbench.plan import check_packages
 from attnbench.settings import divide, parse_pairs
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich", help="Prepare, verify or export the data of a task.")
@@ -32,6 +33,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables
 def _task(task: str, set_: list[str], seed: int | None, protocol: str | None, files: bool = False) -> tuple[Any, Any]:
     """The plugin and its options."""
     plugin = registry.load("tasks", task)
+    check_packages(plugin)
     names = field_names(plugin.object.options)
     given: dict[str, Any] = divide(parse_pairs(set_), {"task": names}, {plugin.name: "task"})["task"]
     if seed is not None:

@@ -102,7 +102,8 @@ class Preparation:
 
     Attributes:
         folder: for `prepare` a folder to work in: files written there outlive an interruption, so that the next time
-            can go on from them, and go when the set is whole. For `export` the folder to fill.
+            can go on from them, and go when the set is whole; but what lies below `kept` stays beside it. For `export`
+            the folder to fill.
         source: where the user says the raw data lies, or None.
         progress: wraps an iterable of known length in a progress bar.
         note: tells the user something about the data and keeps it with the set.
