@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -39,16 +39,17 @@ class Batches(NamedTuple):
 
     where: str
     schema: pa.Schema
-    batches: Iterator[pa.RecordBatch]
+    batches: Iterable[pa.RecordBatch]
 
 
 @dataclass(frozen=True)
 class Hub:
-    """A data set of the hub. `config` is also the folder of its parquet files."""
+    """A data set of the hub. `folder` holds the parquet files of the configuration; "" = it has its name, or data."""
 
     repo: str
     config: str
     splits: tuple[str, ...]
+    folder: str = ""
 
     def find(self, source: Path) -> dict[str, list[Path]] | None:
         """The parquet files of each split, in order, or None where there are none.
@@ -75,10 +76,10 @@ class Hub:
     def _places(self, source: Path) -> Iterator[Path]:
         owner, _, name = self.repo.partition("/")
         for base in (source, source / name, source / owner / name):
-            yield from (base, base / self.config, base / "data")
+            yield from (base, *(base / folder for folder in ([self.folder] if self.folder else [self.config, "data"])))
         cache = f"datasets--{owner}--{name}"
         for home in (source, source / cache, source / "hub" / cache):
-            yield from (snapshot / self.config for snapshot in _snapshots(home))
+            yield from (snapshot / (self.folder or self.config) for snapshot in _snapshots(home))
 
     def _files(self, place: Path) -> dict[str, list[Path]]:
         return {
@@ -102,7 +103,7 @@ class Hub:
                 "--from"
             ) from error
         return {
-            split: [Batches(f"{self.repo}, {split}", table.schema, iter(table.to_batches(_ROWS_AT_ONCE)))]
+            split: [Batches(f"{self.repo}, {split}", table.schema, table.to_batches(_ROWS_AT_ONCE))]
             for split, table in tables.items()
         }
 
@@ -162,7 +163,7 @@ def _damaged(where: str, error: BaseException) -> AttnbenchError:
     return AttnbenchError(f"{where}: cut short, damaged or no parquet file ({one_line(error)}); get it again")
 
 
-def rows(parts: Iterator[Batches] | Sequence[Batches], columns: Sequence[Column]) -> Iterator[tuple[str, list[Any]]]:
+def rows(parts: Iterable[Batches], columns: Sequence[Column]) -> Iterator[tuple[str, list[Any]]]:
     """Where each row stands, and its values in the order of `columns`: bytes of text and pictures, whole numbers.
 
     Raises:
