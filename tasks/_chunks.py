@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -43,7 +44,7 @@ def rows_of(made: pa.Table) -> Iterator[bytes]:
     """The ids of each example."""
     for chunk in made.column("tokens").chunks:
         content, ends = chunk.values.to_numpy().tobytes(), chunk.offsets.to_pylist()
-        yield from (content[start:end] for start, end in zip(ends[:-1], ends[1:], strict=True))
+        yield from (content[start:end] for start, end in pairwise(ends))
 
 
 def write(parts: Iterable[tuple[str, pa.Table]], paths: Mapping[str, Path]) -> None:

@@ -1,7 +1,7 @@
 """ListOps (Nangia and Bowman 2018) as Long Range Arena sets it (Tay et al. 2020): the value of a nested expression.
 
 `[MAX 2 9 [MIN 4 7 ] 0 ]` is 9. Tokens are 0 to 9, four operators and a bracket; ids 1 to 15, in fixed order. Generated
-here by LRA's grammar, or read from its files; expression i of a set is a function of the options (docs/tasks/listops.md).
+here by LRA's grammar, or read from its files: docs/tasks/listops.md.
 """
 
 from __future__ import annotations

@@ -7,8 +7,21 @@ from collections.abc import Callable, Iterator
 
 #: Written out, so that a change of order is seen.
 IDS = {
-    **{"0": 1, "1": 2, "2": 3, "3": 4, "4": 5, "5": 6, "6": 7, "7": 8, "8": 9, "9": 10},
-    **{"[MIN": 11, "[MAX": 12, "[MED": 13, "[SM": 14, "X": 15},
+    "0": 1,
+    "1": 2,
+    "2": 3,
+    "3": 4,
+    "4": 5,
+    "5": 6,
+    "6": 7,
+    "7": 8,
+    "8": 9,
+    "9": 10,
+    "[MIN": 11,
+    "[MAX": 12,
+    "[MED": 13,
+    "[SM": 14,
+    "X": 15,
 }
 WORDS = {index: word for word, index in IDS.items()}
 _FUNCTIONS: dict[str, Callable[[list[int]], int]] = {

@@ -26,10 +26,10 @@ def chunks_of(options: Options) -> range:
     Raises:
         AttnbenchError: expressions within the bounds are too rare to be drawn.
     """
-    if (share := kept_share(options.grammar)) < _LEAST_KEPT:
+    if kept_share(options.grammar) < _LEAST_KEPT:
         raise AttnbenchError(
-            f"a share of {share:.1g} of all expressions has more than {options.min_length} and fewer than "
-            f"{options.max_length} tokens, too few to draw; change min_length, max_length, max_depth or max_args"
+            f"more than {options.min_length} and fewer than {options.max_length} tokens has less than one in "
+            f"{1 / _LEAST_KEPT:,.0f} expressions, too few to draw; change min_length, max_length, max_depth or max_args"
         )
     return range(-(-options.examples // CHUNK))
 
@@ -59,8 +59,8 @@ def distinct(options: Options, chunk_of: Callable[[int], pa.Table]) -> Iterator[
         late = len(found) > _PATIENCE and found[-1] < options.examples
         if late and found[-1] - found[-1 - _PATIENCE] < _LEAST_NEW:
             raise AttnbenchError(
-                f"examples={options.examples}: only {found[-1]} different expressions among "
-                f"{CHUNK * (len(found) - 1)} drawn; ask for fewer, or widen min_length, max_length, max_depth or max_args"
+                f"examples={options.examples}: only {found[-1]} different expressions among {CHUNK * (len(found) - 1)} "
+                "drawn; ask for fewer, or widen min_length, max_length, max_depth or max_args"
             )
 
 

@@ -98,11 +98,10 @@ def read(options: Options, files: Mapping[str, Path], preparation: Preparation) 
             repeats.look(name, part)
             yield name, table_of([row.tokens[: options.max_length] for row in part], [row.label for row in part])
         if overlong and options.overlong == "refuse":
-            longest = max(len(row.tokens) for row in overlong)
             raise AttnbenchError(
-                f"{overlong[0].where}: {len(overlong[0].tokens)} tokens, more than max_length={options.max_length}, as in "
-                f"{len(overlong)} of {counts[name]} rows; --set max_length={longest} reads all, --set overlong=cut cuts "
-                "them as Long Range Arena does"
+                f"{overlong[0].where}: {len(overlong[0].tokens)} tokens, more than max_length={options.max_length}, as "
+                f"in {len(overlong)} of {counts[name]} rows; --set max_length={max(len(r.tokens) for r in overlong)} "
+                "reads all, --set overlong=cut cuts them as Long Range Arena does"
             )
         cut += len(overlong)
     if cut:
@@ -197,7 +196,9 @@ def write(options: Options, preparation: Preparation) -> None:
     paths = {name: home / NAMES[name] for name in SPLITS if not (home / NAMES[name]).is_file()}
     partial = {name: path.with_suffix(".partial") for name, path in paths.items()}
     with ExitStack() as stack:
-        outputs = {name: stack.enter_context(open(path, "w", encoding="ascii", newline="")) for name, path in partial.items()}
+        outputs = {
+            name: stack.enter_context(open(path, "w", encoding="ascii", newline="")) for name, path in partial.items()
+        }
         for output in outputs.values():
             output.write("Source\tTarget\r\n")
         chunks = chunks_of(options) if paths else ()

@@ -41,7 +41,7 @@ class Trees(NamedTuple):
 def draw(grammar: Grammar, seed: int, chunk: int) -> Trees:
     """The trees of one chunk, a function of the arguments alone. Some of different chunks may be equal."""
     parts = [seed, grammar.min_length, grammar.max_length, grammar.max_depth, grammar.max_args, chunk]
-    state = np.random.SeedSequence(parts).generate_state(4, np.uint64)
+    state = np.random.SeedSequence(parts).generate_state(4, np.uint64).astype(np.uint64)
     tokens = np.empty(CHUNK * grammar.max_length, np.uint8)
     offsets, labels = np.zeros(CHUNK + 1, np.int64), np.empty(CHUNK, np.int64)
     limits = np.array([grammar.min_length, grammar.max_length, grammar.max_depth, grammar.max_args])
@@ -133,14 +133,13 @@ def _tree(state: Words, limits: Ints, ids: Bytes, work: Ints, tokens: Bytes) -> 
 
 
 @compiled
-def _fill(state: Words, limits: Ints, ids: Bytes, work: Ints, tokens: Bytes, offsets: Ints, labels: Ints) -> Whole:
+def _fill(state: Words, limits: Ints, ids: Bytes, work: Ints, tokens: Bytes, offsets: Ints, labels: Ints) -> int:
     """Draws trees until there are enough; how many it drew."""
     drawn = 0
     for index in range(len(labels)):
-        length = 0
-        while length == 0:
+        start = offsets[index + 1] = offsets[index]
+        while offsets[index + 1] == start:
             drawn += 1
-            length = _tree(state, limits, ids, work, tokens[offsets[index] :])
-        offsets[index + 1] = offsets[index] + length
+            offsets[index + 1] += _tree(state, limits, ids, work, tokens[start:])
         labels[index] = work[0, 0]
     return drawn
