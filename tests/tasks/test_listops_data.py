@@ -85,6 +85,11 @@ def test_expressions_differ_within_and_across_splits(cache: Path) -> None:
     found = prepared(examples=360, **tiny)
     everything = [row for split in data.SPLITS for row in rows(found, split)]
     assert len(everything) == len(set(everything)) == 360
+    drawn = [distinct.draw(options(**tiny).grammar, 0, chunk) for chunk in range(5)]
+    first = [trees.tokens[a : a + 4].tobytes() for trees in drawn for a in trees.offsets[:-1]]
+    numbered = list(dict.fromkeys(first))[:360]
+    for split, numbers in {"train": range(48), "validation": [48], "test": [49]}.items():
+        assert rows(found, split) == [row for number, row in enumerate(numbered) if number % 50 in numbers]
     with pytest.raises(AttnbenchError, match="examples=450: only 400 different expressions among 11000 drawn; ask for"):
         prepared(examples=450, **tiny)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -62,15 +63,22 @@ def test_the_files_are_found_from_any_folder_around_them(exported: Path, tmp_pat
             assert files.find(source, stub(tmp_path))["train"] == home / "basic_train.tsv"
 
 
-def test_two_copies_are_told_and_two_that_differ_are_refused(cache: Path, exported: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("equal", [True, False])
+def test_two_copies_are_told_and_two_that_differ_refused(
+    cache: Path, exported: Path, tmp_path: Path, equal: bool
+) -> None:
+    """Also two of the same size and time, as they come out of an archive."""
     one, two = (shutil.copytree(exported, tmp_path / "lra" / place) for place in PLACES[:2])
-    assert (
-        f"{one} and {two} hold the same; the first is read" in prepared(tmp_path / "lra", origin="files").card["notes"]
-    )
+    if equal:
+        notes = prepared(tmp_path / "lra", origin="files").card["notes"]
+        assert f"{one} and {two} hold the same; the first is read" in notes
+        return
     test = two / "basic_test.tsv"
-    test.write_bytes(test.read_bytes()[:-1])
+    before = test.stat()
+    test.write_bytes(test.read_bytes().replace(b"3", b"4", 1))
+    os.utime(test, ns=(before.st_atime_ns, before.st_mtime_ns))
     with pytest.raises(AttnbenchError, match=rf"two copies that differ, {one} and {two}; name one of them with --from"):
-        prepared(tmp_path / "lra", origin="files", examples=100)
+        prepared(tmp_path / "lra", origin="files")
 
 
 def test_compressed_files_are_read(exported: Path, copy: Path) -> None:
