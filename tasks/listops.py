@@ -9,8 +9,9 @@ from __future__ import annotations
 from attnbench.contracts import Classify, Source, Task
 
 from ._listops.expressions import VOCAB
+from ._listops.levels import root_and_its_digits
 from ._listops.options import Options
-from ._listops.preparation import export, majority, pinned, prepare, root_operator
+from ._listops.preparation import export, majority, pinned, prepare
 
 TASK = Task(
     summary="The value of a nested expression of MIN, MAX, MED and SM over digits; LRA's ListOps",
@@ -26,7 +27,7 @@ TASK = Task(
     prepare=prepare,
     options=Options,
     chance=majority,
-    baselines=root_operator,
+    levels=root_and_its_digits,
     padded=True,
     export=export,
     pinned=pinned,

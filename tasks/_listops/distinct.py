@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
 
 from attnbench.errors import AttnbenchError
 
-from .._chunks import rows_of, table
+from .. import _arrow
 from .generator import CHUNK, draw
 from .grammar import kept_share
 from .options import SPLITS, Options, splits_of
@@ -37,7 +38,19 @@ def chunks_of(options: Options) -> range:
 def drawn(options: Options, chunk: int) -> pa.Table:
     """The expressions of one chunk, repeats included."""
     trees = draw(options.grammar, options.data_seed, chunk)
-    return table(trees.tokens, trees.offsets, trees.labels)
+    return table(trees.tokens, np.diff(trees.offsets), trees.labels)
+
+
+def table(tokens: np.ndarray, lengths: np.ndarray, labels: np.ndarray) -> pa.Table:
+    """Columns tokens (rows of these lengths, uint8) and label."""
+    return pa.table({"tokens": _arrow.rows(tokens, lengths), "label": labels})
+
+
+def rows_of(made: pa.Table) -> Iterator[bytes]:
+    """The tokens of each expression."""
+    for piece in made.column("tokens").chunks:
+        content, ends = piece.values.to_numpy().tobytes(), piece.offsets.to_pylist()
+        yield from (content[start:end] for start, end in pairwise(ends))
 
 
 def distinct(options: Options, chunk_of: Callable[[int], pa.Table]) -> Iterator[dict[str, pa.Table]]:
@@ -68,13 +81,8 @@ def _new(made: pa.Table, seen: set[bytes]) -> np.ndarray:
     """Rows whose tokens are not in `seen` yet; puts them there."""
     new = []
     for row, tokens in enumerate(rows_of(made)):
-        key = digest(tokens)
+        key = hashlib.blake2b(tokens, digest_size=16).digest()
         if key not in seen:
             seen.add(key)
             new.append(row)
     return np.array(new, np.int64)
-
-
-def digest(tokens: bytes) -> bytes:
-    """16 bytes that stand for an expression where equal ones are looked for."""
-    return hashlib.blake2b(tokens, digest_size=16).digest()

@@ -95,6 +95,11 @@ def evaluate(words: Sequence[str]) -> int:
     return found[0]
 
 
+def apply(operator: int, digits: list[int]) -> int:
+    """The value of the operator with this id over digits."""
+    return _OPERATIONS[TOKENS[operator]](digits)
+
+
 def text(ids: bytes) -> str:
     """An expression as LRA writes it: left-nested binary parentheses, one blank between all tokens.
 

@@ -20,10 +20,11 @@ import pyarrow as pa
 from attnbench.contracts import Preparation
 from attnbench.errors import AttnbenchError
 
-from .._chunks import rows_of, table_of
+from .. import _carving
 from .._files import fields, lines, utf8
-from .distinct import chunks_of, digest, distinct, drawn
+from .distinct import chunks_of, distinct, drawn, rows_of, table
 from .expressions import Malformed, parse, text
+from .generator import CHUNK
 from .options import RELEASED, SPLITS, Options, splits_of
 
 FOLDER = "listops-1000"
@@ -33,7 +34,6 @@ _PLACES = ("", FOLDER, f"lra_release/{FOLDER}", f"lra_release/lra_release/{FOLDE
 _COLUMNS = [b"Source", b"Target"]
 _LABELS = {str(value).encode(): value for value in range(10)}
 _LONGEST_SHOWN = 30
-_ROWS_OF_A_PART = 1000
 
 
 class Row(NamedTuple):
@@ -87,44 +87,36 @@ def read(options: Options, files: Mapping[str, Path], preparation: Preparation) 
         AttnbenchError: with file and row, at the first that is none or whose label is not its value.
     """
     counts = _counts(options, files, preparation)
-    repeats, cut = _Repeats(), 0
+    digests: dict[str, list[np.ndarray]] = {name: [] for name in SPLITS}
+    cut: dict[str, float] = {}
     for name in SPLITS:
         rows = islice(_rows(files[name]), counts[name])
         overlong: list[Row] = []
         title = f"{files[name].name}, expressions, in thousands"
-        for _ in preparation.progress(range(0, counts[name], _ROWS_OF_A_PART), title):
-            part = list(islice(rows, _ROWS_OF_A_PART))
+        for _ in preparation.progress(range(0, counts[name], CHUNK), title):
+            part = list(islice(rows, CHUNK))
             overlong += [row for row in part if len(row.tokens) > options.max_length]
-            repeats.look(name, part)
-            yield name, table_of([row.tokens[: options.max_length] for row in part], [row.label for row in part])
+            digests[name].append(_carving.digests(0, [row.tokens for row in part]))
+            yield name, _table(part, options.max_length)
         if overlong and options.overlong == "refuse":
             raise AttnbenchError(
                 f"{overlong[0].where}: {len(overlong[0].tokens)} tokens, more than max_length={options.max_length}, as "
                 f"in {len(overlong)} of {counts[name]} rows; --set max_length={max(len(r.tokens) for r in overlong)} "
                 "reads all, --set overlong=cut cuts them as Long Range Arena does"
             )
-        cut += len(overlong)
-    if cut:
-        preparation.note(f"{cut} of {sum(counts.values())} expressions are cut to {options.max_length} tokens")
-    preparation.fact("share_cut", cut / sum(counts.values()))
-    if repeats.count:
-        preparation.note(
-            f"{repeats.count} expressions stand there before, {repeats.elsewhere} of them in another split; kept"
-        )
+        cut[name] = round(len(overlong) / counts[name], 4)
+        if overlong:
+            preparation.note(
+                f"{name}: {len(overlong)} of {counts[name]} expressions are cut to {options.max_length} tokens"
+            )
+    preparation.fact("share_cut", cut)
+    _carving.tell_duplicates(preparation, "expressions", {name: np.concatenate(digests[name]) for name in SPLITS})
 
 
-class _Repeats:
-    """Counts expressions that occurred before, and those of them that did in another split."""
-
-    def __init__(self) -> None:
-        self.count = self.elsewhere = 0
-        self._split_of: dict[bytes, str] = {}
-
-    def look(self, split: str, rows: Sequence[Row]) -> None:
-        for row in rows:
-            key = digest(row.tokens)
-            self.count += key in self._split_of
-            self.elsewhere += self._split_of.setdefault(key, split) != split
+def _table(rows: Sequence[Row], longest: int) -> pa.Table:
+    kept = [row.tokens[:longest] for row in rows]
+    tokens = np.frombuffer(b"".join(kept), np.uint8)
+    return table(tokens, np.array([len(one) for one in kept]), np.array([row.label for row in rows], np.int64))
 
 
 def _counts(options: Options, files: Mapping[str, Path], preparation: Preparation) -> dict[str, int]:

@@ -1,24 +1,23 @@
-"""ListOps' preparation and export, and what a guess without evaluation scores."""
+"""ListOps' preparation and export."""
 
 from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Iterator
 from dataclasses import asdict
-from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 
 import datasets
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from attnbench.contracts import Preparation
 from attnbench.errors import AttnbenchError
 
-from .. import _chunks
-from .expressions import VOCAB
+from .. import _arrow
+from .._parallel import in_parallel
 from .options import SPLITS, Options
 
 _CHANCE_CHUNKS = 10
@@ -26,37 +25,50 @@ _MANIFEST = Path(__file__).with_name("manifest.json")
 
 
 def prepare(options: Options, preparation: Preparation) -> datasets.DatasetDict:
-    """Chunks, each a file of its own until all are there; then repeats are dropped and the rest is split."""
-    paths = {name: preparation.folder / f"{name}.arrow" for name in SPLITS}
+    """Pieces of a thousand expressions, each a file of its own until the set is whole."""
     if options.origin == "files":
-        from . import files
-
-        if preparation.source is None:
-            raise AttnbenchError(
-                "origin=files: not read in yet; run attnbench data prepare listops with these options and --from DIR"
-            )
-        shutil.rmtree(preparation.folder)  # what an interrupted reading left may be of other files
-        preparation.folder.mkdir()
-        _chunks.write(files.read(options, files.find(preparation.source, preparation), preparation), paths)
+        parts = _read(options, preparation)
     elif preparation.source is not None:
         raise AttnbenchError("--from reads files, so it goes with --set origin=files")
     else:
-        _generate(options, preparation, paths)
-    return datasets.DatasetDict({name: datasets.Dataset.from_file(str(path)) for name, path in paths.items()})
+        parts = _generate(options, preparation)
+    pieces: dict[str, list[Path]] = {name: [] for name in SPLITS}
+    for number, (name, part) in enumerate(parts):
+        if len(part):
+            pieces[name].append(preparation.folder / f"{name}-{number:06d}.arrow")
+            _write(pieces[name][-1], part)
+    return datasets.DatasetDict({name: _arrow.joined(paths) for name, paths in pieces.items()})
 
 
-def _generate(options: Options, preparation: Preparation, paths: dict[str, Path]) -> None:
+def _write(path: Path, part: pa.Table) -> None:
+    _arrow.write(path, dict(zip(part.column_names, part.columns, strict=True)))
+
+
+def _read(options: Options, preparation: Preparation) -> Iterator[tuple[str, pa.Table]]:
+    from . import files
+
+    if preparation.source is None:
+        raise AttnbenchError(
+            "origin=files: not read in yet; run attnbench data prepare listops with these options and --from DIR"
+        )
+    shutil.rmtree(preparation.folder)  # what an interrupted reading left may be of other files
+    preparation.folder.mkdir()
+    return files.read(options, files.find(preparation.source, preparation), preparation)
+
+
+def _generate(options: Options, preparation: Preparation) -> Iterator[tuple[str, pa.Table]]:
+    """Draws all chunks in parallel, or what an interrupted preparation left of them; then drops repeats and splits."""
     from .distinct import chunks_of, distinct, drawn
 
-    def filled(chunk: int) -> Path:
-        path = preparation.folder / f"chunk-{chunk:06d}.arrow"
+    def stored(chunk: int) -> pa.Table:
+        path = preparation.folder / f"drawn-{chunk:06d}.arrow"
         if not path.is_file():
-            _chunks.write([("", drawn(options, chunk))], {"": path})
-        return path
+            _write(path, drawn(options, chunk))
+        return _arrow.joined([path]).data.table
 
-    _chunks.in_parallel(filled, chunks_of(options), preparation, "expressions, in thousands")
-    made = distinct(options, lambda chunk: _chunks.read(filled(chunk)))
-    _chunks.write((part for parts in made for part in parts.items()), paths)
+    in_parallel(stored, chunks_of(options), preparation, "expressions, in thousands")
+    for parts in distinct(options, stored):
+        yield from parts.items()
 
 
 def export(options: Options, preparation: Preparation) -> None:
@@ -67,7 +79,6 @@ def export(options: Options, preparation: Preparation) -> None:
     files.write(options, preparation)
 
 
-@lru_cache(maxsize=8)
 def majority(options: Options) -> float:
     """Share of the most frequent value among the first 10,000 expressions of the set; of LRA's grammar for files."""
     from .distinct import distinct, drawn
@@ -78,24 +89,6 @@ def majority(options: Options) -> float:
     labels = [part.column("label").to_numpy() for parts in islice(made, _CHANCE_CHUNKS) for part in parts.values()]
     counts = np.bincount(np.concatenate(labels))
     return float(counts.max() / counts.sum())
-
-
-def root_operator(options: Options, made: datasets.DatasetDict) -> dict[str, float]:
-    """Accuracy on the test split of a guess by the first token alone: the value it most often had in training.
-
-    Of LRA's set 37 %, which is where most published Transformers are.
-    """
-    first, labels = _first_tokens(made["train"])
-    seen = np.zeros((VOCAB, 10), np.int64)
-    np.add.at(seen, (first, labels), 1)
-    guess = np.where(seen.any(1), seen.argmax(1), seen.sum(0).argmax())
-    first, labels = _first_tokens(made["test"])
-    return {"root_operator": float((guess[first] == labels).mean())}
-
-
-def _first_tokens(split: datasets.Dataset) -> tuple[np.ndarray, np.ndarray]:
-    found: pa.Table = split.data.table
-    return pc.list_element(found.column("tokens"), 0).to_numpy(), found.column("label").to_numpy()
 
 
 def pinned(options: Options) -> str | None:

@@ -198,7 +198,6 @@ def test_a_row_with_byte_order_mark_plain_line_ends_or_no_parentheses_is_the_sam
 
 def test_overlong_expressions_are_counted_and_cut_on_request(cache: Path, exported: Path) -> None:
     full = prepared(exported, origin="files")
-    lengths = [len(row) for split in data.SPLITS for row in rows(full, split)]
     train = [len(row) for row in rows(full, "train")]
     many, longest = sum(length > 20 for length in train), max(train)
     with pytest.raises(AttnbenchError, match=rf"in {many} of 144 rows; --set max_length={longest} reads all"):
@@ -207,9 +206,8 @@ def test_overlong_expressions_are_counted_and_cut_on_request(cache: Path, export
     for split in data.SPLITS:
         assert rows(cut, split) == [row[:20] for row in rows(full, split)]
     assert list(cut.splits["train"].targets) == list(full.splits["train"].targets)
-    share = sum(length > 20 for length in lengths) / 150
-    assert cut.card["facts"]["share_cut"] == share
-    assert f"{round(share * 150)} of 150 expressions are cut to 20 tokens" in cut.card["notes"]
+    assert cut.card["facts"]["share_cut"]["train"] == round(many / 144, 4)
+    assert f"train: {many} of 144 expressions are cut to 20 tokens" in cut.card["notes"]
 
 
 def test_repeats_are_counted_within_and_across_splits(copy: Path, tmp_path: Path) -> None:
@@ -219,7 +217,9 @@ def test_repeats_are_counted_within_and_across_splits(copy: Path, tmp_path: Path
     test.write_bytes(HEAD + second)
     notes: list[str] = []
     list(files.read(options(origin="files"), files.find(copy, stub(copy)), stub(tmp_path, notes)))
-    assert notes[-1] == "2 expressions stand there before, 1 of them in another split; kept"
+    assert notes[-1].endswith(
+        "1 in train, 0 in validation, 0 in test, 0 of validation also in train, 1 of test also in train"
+    )
 
 
 def test_more_than_the_files_hold_is_refused(cache: Path, exported: Path) -> None:
