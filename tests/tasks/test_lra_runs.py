@@ -16,8 +16,12 @@ from attnbench import plan
 Call = Callable[..., tuple[int, str, str]]
 #: --set for a run that takes seconds.
 TINY = {
-    **{"budget.steps": 2, "budget.batch": 2, "budget.eval_every": 2},
-    **{"model.dim": 16, "model.layers": 1, "model.mlp": 16},
+    "budget.steps": 2,
+    "budget.batch": 2,
+    "budget.eval_every": 2,
+    "model.dim": 16,
+    "model.layers": 1,
+    "model.mlp": 16,
 }
 SMALL = {
     "text": {"task.max_length": 200, "task.examples": 60, "task.test_examples": 8},
