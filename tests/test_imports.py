@@ -149,7 +149,7 @@ def test_plugins_import_only_what_they_may(kind: str, path: Path) -> None:
     others = {name for level, name in found if level and not name.startswith("_")}
     assert in_private_folder or others == set(), "a plugin imports no other plugin"
     higher = {name for level, name in found if level > 1 and not (in_private_folder and level == 2 and name[0] == "_")}
-    assert higher == set(), "a plugin looks no higher than its own folder, a private one also at private files beside it"
+    assert higher == set(), "beyond its own folder a private file may only look at private ones"
 
 
 @pytest.mark.parametrize("path", plugins("tasks").values(), ids=lambda p: p.stem)
