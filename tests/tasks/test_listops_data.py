@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -235,6 +236,16 @@ def test_trivial_levels_are_the_measured_ones(cache: Path) -> None:
     assert found.card["trivial"]["token_counts"] < found.card["trivial"]["first_token"] - 0.1
     further = verify(found, plugin(), options(examples=30_000))["trivial"]
     assert further["root_and_its_digits"] > found.card["trivial"]["first_token"] + 0.05
+
+
+@pytest.mark.parametrize("mechanism", ["dense", "bigbird", "ernie_sparse"])
+def test_it_runs_from_an_empty_cache(mechanism: str, call: Callable[..., tuple[int, str, str]]) -> None:
+    small = {"examples": 200, "budget.steps": 2, "budget.batch": 2, "model.dim": 16, "model.layers": 1}
+    settings = [word for name, value in small.items() for word in ("--set", f"{name}={value}")]
+    code, out, err = call("run", "-m", mechanism, "-t", "listops", *settings, "--json")
+    assert code == 0 and "preparing listops" in err
+    record = json.loads(out)
+    assert record["quality"]["examples"] == 4 and record["spec"]["task"]["max_length"] == SHORT["max_length"]
 
 
 def test_the_first_expression_of_a_set(cache: Path) -> None:
