@@ -20,7 +20,7 @@ _AT_ONCE = 1 << 20
 #: Characters of one element; a question with all its documents has far fewer.
 _MOST = 1 << 26
 _BLANK = " \t\r\n"
-#: No JSON token but a string is so long; an error that close to what was read so far may be due to what is missing.
+#: No part of a token but of a string is so long: what is that close to the end of what was read may not be whole.
 _TOKEN = 32
 
 
@@ -72,8 +72,10 @@ class _Reader:
         self.path, self.file = path, file
         self.decoder = codecs.getincrementaldecoder("utf-8")()
         self.text, self.at, self.bytes_read, self.dropped, self.ended = "", 0, 0, 0, False
-        self.more()
-        self.text = self.text.removeprefix("\ufeff")
+        if file.read(len(codecs.BOM_UTF8)) == codecs.BOM_UTF8:
+            self.bytes_read = len(codecs.BOM_UTF8)
+        else:
+            file.seek(0)
 
     def more(self) -> bool:
         """Reads as much again as is left; False at the end of the file."""
@@ -91,8 +93,9 @@ class _Reader:
             place = self.bytes_read - pending + error.start
             raise AttnbenchError(f"{self.path}: not UTF-8 at byte {place}; convert the file") from None
         self.bytes_read += len(raw)
-        self.dropped += self.at
-        self.text, self.at = self.text[self.at :] + decoded, 0
+        if not self.ended:
+            self.dropped += self.at
+            self.text, self.at = self.text[self.at :] + decoded, 0
         return not self.ended
 
     def fault(self, what: str, place: int | None = None) -> NoReturn:
@@ -133,8 +136,8 @@ class _Reader:
             except ValueError as error:  # also a number of thousands of digits
                 self.fault(str(error))
             else:
-                if end < len(self.text) or not self.more():  # a number may go on behind what was read
-                    self.at = min(end, len(self.text))
+                if end + _TOKEN < len(self.text) or not self.more():  # a number may go on behind what was read
+                    self.at = end
                     return found
 
     def enter(self, key: str) -> None:
