@@ -1,4 +1,4 @@
-"""Question answering in the released formats, made up: the answer stands right behind a name that the question holds."""
+"""Question answering in the released formats, made up: the answer stands behind a name that the question holds."""
 
 from __future__ import annotations
 
@@ -8,17 +8,26 @@ from typing import Any
 
 import datasets
 import numpy as np
+import pytest
+from attnbench.tasks._subwords import Subwords
+
+from attnbench import registry
+from attnbench.data import TaskData, folder_of, load
+from attnbench.errors import AttnbenchError
+from attnbench.options import parse
 
 NAMES = ("Arbo", "Belka", "Corin", "Dessa", "Emil", "Faro", "Greta", "Hugo", "Ines", "Jonas", "Kira", "Lutz")
 PLACES = ("Narvik", "Oslo", "Paris", "Quito", "Rome", "Sofia", "Turin", "Ulm", "Vaduz", "Wien", "Xanten", "Zug")
-FILLER = "there was nothing else to be seen on that day".split()
+FILLER = ["there", "was", "nothing", "else", "to", "be", "seen", "on", "that", "day"]
 
 
 def _generator(*seed: int) -> np.random.Generator:
     return np.random.Generator(np.random.PCG64(seed))
 
 
-def paragraph(generator: np.random.Generator, facts: int = 4, filler: int = 4) -> tuple[str, list[tuple[str, str, int]]]:
+def paragraph(
+    generator: np.random.Generator, facts: int = 4, filler: int = 4
+) -> tuple[str, list[tuple[str, str, int]]]:
     """A text, and of each fact in it the name, the place, and the character the place begins at."""
     names, places = (generator.permutation(words)[:facts] for words in (NAMES, PLACES))
     text, found = "", []
@@ -173,9 +182,7 @@ def _to_parquet(rows: list[dict[str, Any]], folder: Path, split: str, shards: in
     folder.mkdir(parents=True, exist_ok=True)
     made = datasets.Dataset.from_list(rows)
     for shard in range(shards):
-        made.shard(shards, shard, contiguous=True).to_parquet(
-            folder / f"{split}-{shard:05d}-of-{shards:05d}.parquet"
-        )
+        made.shard(shards, shard, contiguous=True).to_parquet(folder / f"{split}-{shard:05d}-of-{shards:05d}.parquet")
 
 
 def change(path: Path, *keys: Any, to: Any) -> None:
@@ -189,3 +196,30 @@ def change(path: Path, *keys: Any, to: Any) -> None:
     else:
         inner[keys[-1]] = to
     path.write_text(json.dumps(whole), "utf-8")
+
+
+def options(task: str, **values: Any) -> Any:
+    return parse(f"task {task}", registry.load("tasks", task).object.options, values)
+
+
+def prepared(task: str, source: Path | None, *, workers: int = 1, download: bool = False, **values: Any) -> TaskData:
+    return load(registry.load("tasks", task), options(task, **values), source, workers, download)
+
+
+def rows(found: TaskData, split: str) -> list[dict[str, Any]]:
+    """All columns as they are stored."""
+    stored: list[dict[str, Any]] = datasets.load_from_disk(str(found.folder / split)).to_list()
+    return stored
+
+
+def decoded(found: TaskData, ids: Any) -> str:
+    return Subwords.load(found.folder / "kept" / "tokenizer.json").decode(ids)
+
+
+def refusal(task: str, source: Path, **values: Any) -> str:
+    """The one line with which the files are refused; nothing of them is kept."""
+    with pytest.raises(AttnbenchError) as fault:
+        prepared(task, source, **values)
+    assert "\n" not in str(fault.value)
+    assert not list(folder_of(registry.load("tasks", task), options(task, **values)).parent.glob("*.partial"))
+    return str(fault.value)
