@@ -223,3 +223,46 @@ def refusal(task: str, source: Path, **values: Any) -> str:
     assert "\n" not in str(fault.value)
     assert not list(folder_of(registry.load("tasks", task), options(task, **values)).parent.glob("*.partial"))
     return str(fault.value)
+
+
+def squad_of_two_kinds(folder: Path, articles: int = 60, test: int = 20) -> Path:
+    """Who, or which town? In each paragraph a name and a town among other words: to be told apart by the question."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for seed, (part, count) in enumerate({"train": articles, "dev": test}.items()):
+        generator, data = _generator(11, seed), []
+        for article in range(count):
+            written = []
+            for number in range(5):
+                words = list(generator.choice(FILLER, 12))
+                asked = {
+                    "Who was there?": str(generator.choice(NAMES)),
+                    "Which town was it?": str(generator.choice(PLACES)),
+                }
+                for answer, at in zip(asked.values(), generator.permutation(13)[:2], strict=True):
+                    words.insert(int(at), answer)
+                text = " ".join(words)
+                qas = [
+                    {"id": f"{part}-{article}-{number}-{i}", "question": question,
+                     "answers": [{"text": answer, "answer_start": text.index(answer)}]}
+                    for i, (question, answer) in enumerate(asked.items())
+                ]  # fmt: skip
+                written.append({"context": text, "qas": qas})
+            data.append({"title": f"{part} {article}", "paragraphs": written})
+        (folder / f"{part}-v1.1.json").write_text(json.dumps({"data": data, "version": "1.1"}), "utf-8")
+    return folder
+
+
+def hop_of_two_kinds(folder: Path, questions: int = 400, test: int = 100) -> Path:
+    """A person, or a town? One candidate of four is of the kind the question asks for."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for seed, (part, count) in enumerate({"train": questions, "dev": test}.items()):
+        generator, data = _generator(13, seed), []
+        for number in range(count):
+            right, wrong = (NAMES, PLACES) if number % 2 else (PLACES, NAMES)
+            candidates = [str(generator.choice(right)), *map(str, generator.permutation(wrong)[:3])]
+            words = " ".join(generator.permutation(FILLER)[:6])
+            one: dict[str, Any] = {"id": f"{part}{number}", "query": f"{('town', 'person')[number % 2]} {words}"}
+            one |= {"answer": candidates[0], "candidates": sorted(candidates)}
+            data.append(one | {"supports": [" ".join(generator.choice(FILLER, 8)) for _ in range(2)]})
+        (folder / f"{part}.json").write_text(json.dumps(data), "utf-8")
+    return folder

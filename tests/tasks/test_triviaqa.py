@@ -61,7 +61,9 @@ def test_the_sample_is_read_as_it_was_released(sample: Path) -> None:
             one = known[row["id"]]
             assert row["asked"] == one["Question"] and row["answers"] == one["Answer"]["NormalizedAliases"]
             front, context = decoded(found, row["tokens"]).split("[SEP]")
-            assert front == f"[NONE]{row['asked']}" and context.removeprefix(" ") == row["context"]
+            assert front == f"[NONE]{row['asked']}"
+            inner = context.removeprefix(" ").strip("\ufffd")  # a window may part the bytes of a character
+            assert inner in row["context"] and len(row["context"]) - len(inner) <= 2
             assert {normalise(text) for text in said(row)} <= set(row["answers"])
     assert sum(bool(row["spans"]) for row in rows(found, "test")) > 3
 
