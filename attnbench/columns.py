@@ -109,7 +109,7 @@ def fault(table: pa.Table, name: str, in_rows: bool) -> str | None:
         return f"column {name!r} holds {kind}, not {'rows of ' if in_rows else ''}whole numbers"
     if rows and any(chunk.flatten().null_count for chunk in column.chunks):
         return f"column {name!r} has rows with missing numbers"
-    return None
+    return f"column {name!r} has rows without a number" if not rows and column.null_count else None
 
 
 def read_split(folder: Path, documents: Sequence[str], target: str, extras: Iterable[str]) -> Split:

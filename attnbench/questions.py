@@ -93,7 +93,10 @@ class Question:
         wanted = f"{'lists of ' if many else ''}text"
         if not (pa.types.is_string(inner) or pa.types.is_large_string(inner)) or many != pa.types.is_nested(kind):
             return f"column {name!r} holds {kind}, not {wanted}"
-        return f"column {name!r} has rows without {wanted}" if table.column(name).null_count else None
+        missing = [
+            chunk.null_count + (chunk.flatten().null_count if many else 0) for chunk in table.column(name).chunks
+        ]
+        return f"column {name!r} has rows without {wanted}" if any(missing) else None
 
     def row_fault(self, split: Split) -> tuple[int, str] | None:
         """The first row whose target cannot be, and why; or None."""
@@ -195,10 +198,11 @@ class SpanQuestion(Question):
     def row_fault(self, split: Split) -> tuple[int, str] | None:
         offsets, spans, before = split.extras["offsets"], cast("Ragged", split.targets), -1
         for index, rows in enumerate(split.documents[0].lengths()):
-            asked, places = spans[index].astype(np.int64), offsets[index].astype(np.int64).reshape(-1, 2)
             if len(offsets[index]) != 2 * rows:
                 return index, f"{len(offsets[index])} offsets for {rows} tokens, expected two each"
-            if (places[:, 0] > places[:, 1]).any() or places.max() > len(split.extras["context"][index]):
+            asked, places = spans[index].astype(np.int64), offsets[index].astype(np.int64).reshape(-1, 2)
+            backward = places.min() < 0 or (places[:, 0] > places[:, 1]).any()
+            if backward or places.max() > len(split.extras["context"][index]):
                 return index, "offsets that are no part of the context"
             if len(asked) % 2 or (asked[::2] > asked[1::2]).any():
                 return index, "spans are pairs of a first and a last row"
@@ -262,10 +266,11 @@ class SpanQuestion(Question):
         return Predictions(stored, f1, loss, {"exact_match": float(exact.mean())})
 
     def _compare(self, split: Split, said: dict[str, np.ndarray], at: int) -> tuple[float, float]:
-        text, window = "", int(said["example"][at])
-        if np.isfinite(said["margin"][at]):
-            offsets = split.extras["offsets"][window].reshape(-1, 2)
-            text = split.extras["context"][window][offsets[said["first"][at], 0] : offsets[said["last"][at], 1]]
+        window = int(said["example"][at])
+        if not np.isfinite(said["margin"][at]):  # nothing to choose from, which is no empty answer
+            return 0.0, 0.0
+        offsets = split.extras["offsets"][window].reshape(-1, 2)
+        text = split.extras["context"][window][offsets[said["first"][at], 0] : offsets[said["last"][at], 1]]
         return best_match(text, split.extras["answers"][window], cast("Span", self.head).normalise)
 
 
