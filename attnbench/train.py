@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import signal
 import time
@@ -198,6 +199,13 @@ class Trainer:
             said.append(job.question.say(logits.cpu().numpy(), batch.asked))
         answers = {name: np.concatenate([part[name] for part in said]) for name in said[0]}
         return job.question.judge(job.data.splits[split], answers, loss_sum / count)
+
+    @torch.no_grad()
+    def glance(self, split: str, batches: int) -> None:
+        """Passes over the first batches only: what an evaluation costs."""
+        self.model.eval()
+        for batch in itertools.islice(self.job.batches(split).in_order(self.job.budget.eval_batch), batches):
+            _Run(self, batch, 0).raw().cpu()
 
     def _weights(self) -> dict[str, Tensor]:
         return {name: value.detach().clone() for name, value in self.model.state_dict().items()}
