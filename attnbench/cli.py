@@ -14,7 +14,7 @@ import typer
 
 from attnbench import protocol as protocols
 from attnbench import registry, scaffold, screen
-from attnbench.commands import check, data, records, run
+from attnbench.commands import check, data, records, run, sweep
 from attnbench.commands.shared import Json, Results, print_json
 from attnbench.contracts import Cell
 from attnbench.errors import AttnbenchError, Terminated, UnknownName, blame, describe
@@ -32,6 +32,7 @@ app = typer.Typer(
 )
 
 app.command(epilog=run.EXAMPLES)(run.run)
+app.command(epilog=sweep.EXAMPLES)(sweep.sweep)
 app.add_typer(data.app, name="data")
 app.command(epilog=check.EXAMPLES)(check.check)
 app.command(epilog=records.DIFF)(records.diff)

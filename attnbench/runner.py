@@ -17,6 +17,7 @@ from attnbench.checkpoint import Checkpoint
 from attnbench.contracts import Task
 from attnbench.difference import question
 from attnbench.errors import AttnbenchError, Unsupported, blame, describe, is_out_of_memory
+from attnbench.estimate import Probe, projected
 from attnbench.model import Model, shift_room
 from attnbench.numerics import Mode, applied
 from attnbench.plan import Plan, check_runnable, make, regularizer_of
@@ -143,12 +144,8 @@ def foresee(plan: Plan, data_key: str, device: str = "auto", *, build: bool = Tr
     return subject_of(plan, _spec(plan, task, data_key, _implementation(model))), None
 
 
-def trainer_of(plan: Plan, settings: Settings) -> Trainer:
-    """All that a run would train with, and no checkpoint.
-
-    Raises:
-        AttnbenchError: what `run` would refuse.
-    """
+def _trainer(plan: Plan, settings: Settings) -> Trainer:
+    """All that a run would train with, and no checkpoint."""
     _check_device(settings.device, plan)
     check_runnable(plan)
     task: Task = plan.task.plugin.object
@@ -156,6 +153,27 @@ def trainer_of(plan: Plan, settings: Settings) -> Trainer:
     _check_path(plan, model, settings.device)
     prepared = data.load(plan.task.plugin, plan.task.options, workers=torch.get_num_threads())
     return Trainer(_job(plan, task, prepared, model, settings), quiet=True)
+
+
+def probe(plan: Plan, device: str = "auto", numerics: Mode = "fast") -> Probe:
+    """Two steps and one batch of an evaluation: what the run will take.
+
+    Raises:
+        AttnbenchError: what `run` would refuse.
+    """
+    with applied(numerics), seeded(plan.seed, "run"):
+        trainer = _trainer(plan, Settings(device=device))
+        parts = trainer.glance()
+    budget, splits = plan.rules.budget, trainer.job.data.splits
+    batches = {name: -(-len(split) // budget.eval_batch) for name, split in splits.items()}
+    seconds = projected(
+        *parts,
+        steps=budget.steps,
+        eval_every=budget.eval_every,
+        batches=(batches["validation"], batches["test"]),
+    )
+    on_gpu = trainer.accelerator.device.type == "cuda"
+    return Probe(seconds=seconds, measured=sum(parts), peak_bytes=peak_bytes(on_gpu))
 
 
 def _execute(plan: Plan, settings: Settings, start: _Start) -> tuple[Record, Path]:

@@ -149,18 +149,22 @@ class Suite(_Part):
 
 @dataclass(frozen=True)
 class Asked:
-    """A cell as `attnbench run` is asked for it, but for the seed. Settings are text, as `--set` takes them."""
+    """A cell as `attnbench run` is asked for it, but for the seed. Settings are text, as `--set` takes them.
+
+    `own` are those that not all cells have: the choice of options, or what a single cell sets.
+    """
 
     mechanism: str
     task: str
     regularizer: str | None
-    settings: tuple[tuple[str, str], ...]
+    settings: tuple[tuple[str, str], ...] = ()
+    own: tuple[tuple[str, str], ...] = ()
     refusal: str | None = None
 
     @property
     def title(self) -> str:
         parts = [self.mechanism, *([f"with {self.regularizer}"] if self.regularizer else []), f"on {self.task}"]
-        return " ".join([*parts, *(f"{key}={value}" for key, value in self.settings)])
+        return " ".join([*parts, *(f"{key}={value}" for key, value in self.own)])
 
 
 def packaged() -> list[str]:
@@ -252,14 +256,13 @@ def _crossed(
     try:
         keys = keys_of(*where)
     except Unsupported as refusal:
-        yield Asked(*where, (), str(refusal))
+        yield Asked(*where, refusal=str(refusal))
         return
     known |= keys
     used |= keys
     choices = {key: values for key, values in suite.options.items() if key in keys}
     for values in itertools.product(*choices.values()):
-        settings = {key: value for key, value in suite.set.items() if key in keys}
-        yield Asked(*where, as_text(settings | dict(zip(choices, values, strict=True))))
+        yield _asked(suite, where, keys, dict(zip(choices, values, strict=True)))
 
 
 def _single(suite: Suite, cell: Single, task: str, used: set[str], known: set[str]) -> Asked:
@@ -267,10 +270,15 @@ def _single(suite: Suite, cell: Single, task: str, used: set[str], known: set[st
     try:
         keys = keys_of(*where)
     except Unsupported as refusal:
-        return Asked(*where, (), str(refusal))
+        return Asked(*where, refusal=str(refusal))
     known |= keys
     used |= keys & suite.set.keys()
-    return Asked(*where, as_text({key: value for key, value in suite.set.items() if key in keys} | cell.set))
+    return _asked(suite, where, keys, cell.set)
+
+
+def _asked(suite: Suite, where: tuple[str, str, str | None], keys: set[str], own: Mapping[str, Any]) -> Asked:
+    shared = {key: value for key, value in suite.set.items() if key in keys}
+    return Asked(*where, settings=as_text(shared | dict(own)), own=as_text(own))
 
 
 def as_text(settings: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:

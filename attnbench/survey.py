@@ -40,6 +40,7 @@ class Planned(BaseModel, frozen=True):
     task: str
     regularizer: str | None
     settings: tuple[tuple[str, str], ...]
+    own: tuple[tuple[str, str], ...]
     label: str
     refusal: str | None
     variants: tuple[Variant, ...]
@@ -50,8 +51,8 @@ class Planned(BaseModel, frozen=True):
 
     @property
     def detail(self) -> str:
-        """What the file sets for this cell."""
-        return " ".join(f"{key}={value}" for key, value in self.settings)
+        """What sets this cell apart besides its label and task."""
+        return " ".join(f"{key}={value}" for key, value in self.own)
 
 
 class Survey(BaseModel, frozen=True):
@@ -142,7 +143,7 @@ def _variants(
 def _planned(asked: Asked, label: str, refusal: str | None, variants: list[Variant]) -> Planned:
     return Planned(
         mechanism=asked.mechanism, task=asked.task, regularizer=asked.regularizer, settings=asked.settings,
-        label=label, refusal=refusal, variants=tuple(variants),
+        own=asked.own, label=label, refusal=refusal, variants=tuple(variants),
     )  # fmt: skip
 
 

@@ -13,13 +13,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 from attnbench import outcomes, recording
 from attnbench.estimate import in_words, makespan
 from attnbench.executor import Ended, Executor, Job, ending
 from attnbench.outcomes import How, Outcome, Run, subject_of
 from attnbench.progress import say
-from attnbench.record import Status, canonical
+from attnbench.record import FINISHED, Status, canonical
 from attnbench.recording import Subject
 from attnbench.store import Store, read
 from attnbench.suite import Suite, as_text
@@ -101,6 +102,13 @@ class Sweep:
             self.outcomes[run] = self.known(run) or Outcome("not begun")
         self.watch(self)
 
+    def settle(self) -> None:
+        """Gives the runs that the store knows their outcome, and starts none."""
+        for run in self.runs:
+            if (found := self.known(run)) is not None:
+                self.outcomes[run] = found
+        self.pending = [run for run in self.runs if run not in self.outcomes]
+
     @property
     def failed(self) -> list[Run]:
         """Runs that came to no end of their own, now or earlier. A trial that diverges only loses."""
@@ -172,10 +180,9 @@ class Sweep:
         if not cell.variants:
             return Outcome("not run", "unsupported", cell.refusal)
         if isinstance(variant, str):
-            unfinished = [
-                self.outcomes[one].status for one in self._trials(run.cell) if not self.outcomes[one].finished
-            ]
-            return self._record("not run", run, cell.variants[0], unfinished[0] or "failed", variant)
+            statuses = [self.outcomes[one].status for one in self._trials(run.cell)]
+            bad = next((status for status in statuses if status not in (None, *FINISHED)), None)
+            return self._record("not run", run, cell.variants[0], bad or "failed", variant)
         if cell.refusal is not None:
             return self._record("not run", run, variant, "unsupported", cell.refusal)
         return None
@@ -230,9 +237,9 @@ class Sweep:
 
     def _end(self, ended: Ended) -> None:
         one = self.running.pop(ended.job.name)
-        path = _path_in(ended.output) if ended.code in (0, 1) else None
+        path = printed(ended.output).get("path") if ended.code in (0, 1) else None
         if path is not None:
-            outcome = outcomes.of_record("ran", path, read(path), ended.seconds)
+            outcome = outcomes.of_record("ran", Path(path), read(path), ended.seconds)
             if outcome.finished and not one.resumed:
                 self.history.seconds[one.run.cell].append(ended.seconds)
         elif self.stopped_by is not None:
@@ -301,13 +308,14 @@ class Sweep:
             raise
 
 
-def _path_in(output: str) -> Path | None:
-    """Where `run --json` says that its record lies; plugins may have printed before."""
+def printed(output: str) -> dict[str, Any]:
+    """What a command with --json printed, {} for nothing; plugins may have printed before."""
     start = f"\n{output}".rfind("\n{")
     try:
-        return Path(json.JSONDecoder().raw_decode(output[start:])[0]["path"]) if start >= 0 else None
-    except (ValueError, KeyError, TypeError):
-        return None
+        found = json.JSONDecoder().raw_decode(output[start:])[0] if start >= 0 else {}
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _held(lock: Path) -> bool:
