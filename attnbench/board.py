@@ -100,7 +100,7 @@ def summary(sweep: Sweep) -> Table:
         reason = None if outcome.finished else outcome.reason
         detail = " ".join(filter(None, (cell.detail, trial + values, reason)))
         rows.append([cell.label, cell.task_name, str(run.seed), outcome.how, outcome.status or "", score, detail])
-    return listing(rows, ["mechanism", "task", "seed", "", "status", "score", ""])
+    return listing(rows, ["mechanism", "task", "seed", "outcome", "status", "score", ""])
 
 
 def closing(sweep: Sweep) -> list[str]:

@@ -34,10 +34,10 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @dataclass(frozen=True)
 class Settings:
-    """`retry`: run again what ended so. `budget` is in seconds; `words` go to every run as they are."""
+    """`retry`: statuses; what ended so is run again. `budget` is in seconds; `words` go to every run as they are."""
 
     results: Path
-    retry: frozenset[Status] = frozenset()
+    retry: frozenset[str] = frozenset()
     budget: float | None = None
     words: tuple[str, ...] = ()
 
@@ -76,6 +76,7 @@ class Sweep:
         self.history = outcomes.read_history(self.store, self.survey)
         self._deadline: float | None = None
         self._begun: set[int] = set()
+        self._out_of_time = False
         self._anew: set[Run] = set()  # their checkpoint could not be read
         self._choices: dict[int, Variant | str] = {}
         self._kill_at: float | None = None
@@ -120,7 +121,9 @@ class Sweep:
 
     def title(self, run: Run) -> str:
         cell = self.survey.cells[run.cell]
-        return f"{cell.label} on {cell.task_name}, seed {run.seed}{'' if run.trial is None else ', trial'}"
+        values = {} if run.trial is None else cell.variants[run.trial].values
+        trial = "".join(f", trial {key}={value}" for key, value in values.items())
+        return f"{' '.join(filter(None, (cell.label, 'on', cell.task_name, cell.detail)))}, seed {run.seed}{trial}"
 
     # --- what is to be done with a run ------------------------------------------------------------------------------
 
@@ -188,17 +191,23 @@ class Sweep:
         return None
 
     def _may_begin(self, run: Run) -> bool:
-        """Of a seed that was not begun: whether all of it fits the time that is left, by what was measured so far."""
+        """Of a seed that was not begun: whether all of it fits the time that is left, by what was measured so far.
+
+        The answer waits for cells that run for the first time.
+        """
         if self._deadline is None:
             return True
         left = self._deadline - self.clock()
-        if left <= 0:
+        if left <= 0 or self._out_of_time:
             return False
         if run.trial is None and run.seed not in self._begun:
+            if any(not self.history.seconds.get(one.run.cell) for one in self.running.values()):
+                return False
             whole = [one for one in self.pending if one.trial is None and one.seed == run.seed and not self.known(one)]
             need = self.seconds_left(whole)
             if need is not None and need > left:
                 say(f"seed {run.seed} is not begun: it needs about {in_words(need)}, and {in_words(left)} are left")
+                self._out_of_time = True
                 return False
             self._begun.add(run.seed)
         return True
@@ -254,18 +263,19 @@ class Sweep:
         else:
             said = f": {ended.last_line}" if ended.last_line else ", without a word"
             reason = f"the process ended without a record ({ending(ended.code)}){said}"
-            outcome = self._write("ran", one.subject, one.job.words, "failed", reason, one.started)
+            outcome = self._write("ran", one.subject, one.job.words, "failed", reason, one.started, ended.seconds)
         self.outcomes[one.run] = outcome
 
     def _record(self, how: How, run: Run, variant: Variant, status: Status, reason: str) -> Outcome:
         return self._write(how, subject_of(variant, run), self.words(run, variant), status, reason, recording.now())
 
     def _write(
-        self, how: How, subject: Subject, words: Sequence[str], status: Status, reason: str, started: str
-    ) -> Outcome:
+        self, how: How, subject: Subject, words: Sequence[str], status: Status, reason: str, started: str,
+        seconds: float | None = None,
+    ) -> Outcome:  # fmt: skip
         command = shlex.join(["attnbench", *words])
         record, path = recording.store(self.store.folder, subject, status, reason, started=started, command=command)
-        return outcomes.of_record(how, path, record)
+        return outcomes.of_record(how, path, record, seconds)
 
     # --- stopping ---------------------------------------------------------------------------------------------------
 

@@ -7,13 +7,12 @@ import sys
 from dataclasses import asdict
 from enum import StrEnum, auto
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from attnbench import screen
 from attnbench.commands.shared import Json, Results, print_json, seconds_of
-from attnbench.record import Status
 
 if TYPE_CHECKING:
     from attnbench.sweep import Sweep
@@ -82,9 +81,7 @@ def sweep(
         suite=wanted,
         survey=survey,
         executor=LocalExecutor(workers or workers_for(threads, survey.gpus), threads, survey.gpus),
-        settings=Settings(
-            results, frozenset(get_args(Status)) & {status.value for status in retry}, limit, tuple(words)
-        ),
+        settings=Settings(results, frozenset(status.value for status in retry), limit, tuple(words)),
     )
     if dry_run:
         return _foretell(planned, not no_probe, limit, as_json_)
