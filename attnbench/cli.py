@@ -14,11 +14,13 @@ import typer
 
 from attnbench import protocol as protocols
 from attnbench import registry, scaffold, screen
-from attnbench.commands import check, data, records, run
+from attnbench import suite as suites
+from attnbench.commands import check, data, records, run, sweep
 from attnbench.commands.shared import Json, Results, print_json
 from attnbench.contracts import Cell
 from attnbench.errors import AttnbenchError, Terminated, UnknownName, blame, describe
 from attnbench.options import as_json, parse
+from attnbench.record import Record
 
 app = typer.Typer(
     add_completion=False,
@@ -32,6 +34,7 @@ app = typer.Typer(
 )
 
 app.command(epilog=run.EXAMPLES)(run.run)
+app.command(epilog=sweep.EXAMPLES)(sweep.sweep)
 app.add_typer(data.app, name="data")
 app.command(epilog=check.EXAMPLES)(check.check)
 app.command(epilog=records.DIFF)(records.diff)
@@ -47,6 +50,7 @@ class What(StrEnum):
     tasks = "tasks"
     regularizers = "regularizers"
     protocols = "protocols"
+    suites = "suites"
     runs = "runs"
 
 
@@ -78,7 +82,7 @@ def list_(
     results: Results = Path("results"),
     as_json_: Json = False,
 ) -> None:
-    """List mechanisms, tasks, regularizers, protocols, or the runs of a results folder."""
+    """List mechanisms, tasks, regularizers, protocols, suites, or the runs of a results folder."""
     rows, header = _runs(results) if what is What.runs else _named(what)
     if as_json_:
         print_json([dict(zip(header, row, strict=True)) for row in rows])
@@ -90,6 +94,9 @@ def _named(what: What) -> tuple[list[list[str]], list[str]]:
     if what is What.protocols:
         loaded = [protocols.load(name) for name in protocols.names()]
         return [[p.name, str(p.version), p.summary] for p in loaded], ["name", "version", "summary"]
+    if what is What.suites:
+        found = [suites.load(name) for name in suites.packaged()]
+        return [[one.name, one.protocol, one.summary] for one in found], ["name", "protocol", "summary"]
     rows = []
     for name in registry.names(what.value):
         try:
@@ -105,11 +112,12 @@ def _runs(results: Path) -> tuple[list[list[str]], list[str]]:
     found, problems = Store(results).read_all()
     for problem in problems:
         print(f"warning: {problem}", file=sys.stderr)
-    rows = [
-        [r.id, r.spec.protocol.name, r.spec.task.name, r.label, r.status, f"{r.quality.test:.4f}" if r.quality else "-"]
-        for _, r in found
-    ]
+    rows = [[r.id, r.spec.protocol.name, r.spec.task.name, r.label, r.status, _score(r)] for _, r in found]
     return rows, ["id", "protocol", "task", "mechanism", "status", "test"]
+
+
+def _score(record: Record) -> str:
+    return f"{record.quality.test:.4f}" if record.quality else "-" if record.kind == "train" else record.kind
 
 
 @app.command(

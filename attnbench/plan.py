@@ -7,17 +7,15 @@ from dataclasses import dataclass
 from numbers import Integral
 from typing import Any
 
+from attnbench import cells, registry
 from attnbench import protocol as protocols
-from attnbench import registry
-from attnbench.contracts import Cell, Classify, Head, Match, Mechanism, NoOptions, Regularizer, Task, Tokens
+from attnbench.contracts import Classify, Head, Match, Mechanism, NoOptions, Regularizer, Task, Tokens
 from attnbench.errors import AttnbenchError, UnknownName, Unsupported, blame, resembles
 from attnbench.options import as_json, field_names, parse
 from attnbench.protocol import SECTIONS, Resolved
-from attnbench.record import PluginSpec
+from attnbench.record import PluginSpec, Tuned, Tuning
 from attnbench.registry import Plugin
 from attnbench.settings import divide
-
-NO_REGULARIZER = "none"
 
 
 @dataclass(frozen=True)
@@ -47,12 +45,14 @@ class Plan:
     regularizers: list[Choice]
     rules: Resolved
     seed: int
+    tuned: Tuned | None = None
 
     def as_json(self) -> dict[str, Any]:
         """Every value, as `run --dry-run` prints it."""
         return {
             "label": self.label,
             "seed": self.seed,
+            **({"tuning": self.tuned.model_dump(mode="json")} if self.tuned else {}),
             "protocol": self.rules.spec.model_dump(mode="json"),
             "task": self.task.spec(),
             "mechanism": self.mechanism.spec(),
@@ -108,8 +108,9 @@ def make(
     regularizer: str | None = None,
     protocol: str = "quick",
     settings: Mapping[str, Any] | None = None,
+    tuning: Tuning | None = None,
 ) -> Plan:
-    """Resolves names, presets, protocol and settings.
+    """Resolves names, presets, protocol and settings. With `tuning`, the settings hold a value of its grid.
 
     Raises:
         AttnbenchError: any name, key, value or combination that cannot be (one line, with what to do).
@@ -121,28 +122,39 @@ def make(
         raise AttnbenchError(f"the names of options are text, got {odd[0]!r}")
     if not isinstance(regularizer, str | None):
         raise AttnbenchError(f'a regularizer is named by text such as "sar" or "sar+rdrop", got {regularizer!r}')
-    base, regularizer_names, label = _cell(mechanism, regularizer)
-    task_plugin = registry.load("tasks", task)
-    regularizer_plugins = [registry.load("regularizers", name) for name in regularizer_names]
+    loaded = cells.load(mechanism, task, regularizer)
+    base, task_plugin, label = loaded.mechanism, loaded.task, loaded.label
     rules = protocols.load(protocol)
-    aliases = {label.partition("+")[0]: "mechanism", base.name: "mechanism", task_plugin.name: "task"}
-    divided = divide(settings or {}, _parts(base, task_plugin, regularizer_plugins), aliases)
+    divided = divide(settings or {}, loaded.parts, loaded.aliases)
     _check_names(rules, base, task_plugin)
     task_rules = rules.rules(task_plugin.name)
     mechanism_fields = field_names(base.object.options)
     preset = base.object.presets.get(str(divided["mechanism"].get("preset", "")), {})
     shared = {k: v for k, v in task_rules.attention.items() if k in mechanism_fields and k not in preset}
-    resolved = protocols.resolve(rules, task_plugin.name, {section: divided[section] for section in SECTIONS})
+    tuning = tuning and protocols.check_tuning(rules, task_plugin.name, tuning)
+    resolved = protocols.resolve(rules, task_plugin.name, {section: divided[section] for section in SECTIONS}, tuning)
     plan = Plan(
         label=label,
         mechanism=_choose("mechanism", base, {**shared, **divided["mechanism"]}),
         task=_choose("task", task_plugin, {**task_rules.task, **divided["task"]}),
-        regularizers=[_choose("regularizer", plugin, divided[plugin.name]) for plugin in regularizer_plugins],
+        regularizers=[_choose("regularizer", plugin, divided[plugin.name]) for plugin in loaded.regularizers],
         rules=resolved,
         seed=seed,
+        tuned=None if tuning is None else _tuned(tuning, divided, resolved),
     )
     _refuse_dead(plan)
     return plan
+
+
+def _tuned(tuning: Tuning, divided: Mapping[str, Mapping[str, Any]], resolved: Resolved) -> Tuned:
+    chosen = {}
+    for name, values in tuning.grid.items():
+        section, _, key = name.partition(".")
+        value = getattr(resolved, section).model_dump(mode="json")[key]
+        if key not in divided[section] or value not in values:
+            raise AttnbenchError(f"tuning {name}: give one of {values} with --set {name}=...")
+        chosen[name] = value
+    return Tuned(grid=tuning.grid, seeds=tuning.seeds, trials=len(tuning.points) * len(tuning.seeds), chosen=chosen)
 
 
 def _check_names(rules: protocols.Protocol, mechanism: Plugin, task: Plugin) -> None:
@@ -218,33 +230,6 @@ def _described(choice: Choice) -> tuple[Head, int]:
     return head, length
 
 
-def _cell(reference: str, regularizer: str | None) -> tuple[Plugin, list[str], str]:
-    """The mechanism, the names of its regularizers, and the label of the cell."""
-    plugin = registry.load("mechanisms", reference)
-    if isinstance(plugin.object, Cell):
-        cell = plugin.object
-        if regularizer not in (None, cell.regularizer):
-            raise AttnbenchError(
-                f"{plugin.name} is {cell.mechanism} with {cell.regularizer}; "
-                f"for another regularizer use --mechanism {cell.mechanism} --regularizer {regularizer}"
-            )
-        return registry.load("mechanisms", cell.mechanism), [cell.regularizer], plugin.name
-    names = (NO_REGULARIZER if regularizer is None else regularizer).split("+")
-    if len(set(names)) < len(names) or (len(names) > 1 and NO_REGULARIZER in names):
-        raise AttnbenchError(
-            f"regularizer {regularizer!r}: a sum takes different ones, and {NO_REGULARIZER} stands alone"
-        )
-    label = plugin.name if names == [NO_REGULARIZER] else f"{plugin.name}+{'+'.join(names)}"
-    return plugin, names, label
-
-
-def _parts(mechanism: Plugin, task: Plugin, regularizers: list[Plugin]) -> dict[str, list[str]]:
-    parts = {section: list(kind.model_fields) for section, kind in SECTIONS.items()}
-    parts["mechanism"] = field_names(mechanism.object.options) + (["preset"] if mechanism.object.presets else [])
-    parts["task"] = field_names(task.object.options)
-    return parts | {plugin.name: field_names(plugin.object.options) for plugin in regularizers}
-
-
 def _choose(kind: str, plugin: Plugin, values: Mapping[str, Any]) -> Choice:
     presets = getattr(plugin.object, "presets", {})
     return Choice(plugin, parse(f"{kind} {plugin.name}", plugin.object.options, values, presets))
@@ -257,7 +242,7 @@ def load_mechanism(reference: str) -> Plugin:
         AttnbenchError: unknown or broken.
         Unsupported: a package it needs is missing.
     """
-    plugin, _, _ = _cell(reference, None)
+    plugin, _, _ = cells.named(reference, None)
     check_packages(plugin)
     return plugin
 

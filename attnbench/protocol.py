@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from attnbench.config import Budget, ModelConfig, Numerics, Padding
 from attnbench.errors import AttnbenchError, UnknownName
 from attnbench.options import first_fault
-from attnbench.record import ProtocolSpec, canonical
+from attnbench.record import ProtocolSpec, Tuning, canonical
 
 FOLDER = Path(__file__).parent / "protocols"
 SECTIONS: dict[str, type[BaseModel]] = {
@@ -30,6 +30,11 @@ SECTIONS: dict[str, type[BaseModel]] = {
     "numerics": Numerics,
     "padding": Padding,
 }
+#: What each mechanism may have a value of its own for; everything else would change what it may spend or is.
+TUNABLE = (
+    *(f"budget.{name}" for name in ("lr", "schedule", "warmup", "weight_decay", "beta1", "beta2", "eps", "clip")),
+    "model.dropout",
+)
 
 
 class _TaskRules(BaseModel):
@@ -96,8 +101,13 @@ def load(reference: str) -> Protocol:
         raise AttnbenchError(f"{path}: {first_fault(error)}") from None
 
 
-def resolve(protocol: Protocol, task: str, changes: Mapping[str, Mapping[str, Any]]) -> Resolved:
-    """All values for one task. With changes by the user it is another protocol, and its name says so."""
+def resolve(
+    protocol: Protocol, task: str, changes: Mapping[str, Mapping[str, Any]], tuning: Tuning | None = None
+) -> Resolved:
+    """All values for one task. With changes by the user it is another protocol, and its name says so.
+
+    Of a value that is tuned, the grid makes the protocol, not what was chosen.
+    """
     rules = protocol.rules(task)
     built: dict[str, Any] = {}
     changed: dict[str, Any] = {}
@@ -110,10 +120,34 @@ def resolve(protocol: Protocol, task: str, changes: Mapping[str, Mapping[str, An
             built[section] = _build(protocol.name, section, kind, {**base, **given})
             after = built[section].model_dump(mode="json")
             changed |= {f"{section}.{key}": after[key] for key in after if after[key] != before[key]}
+    if tuning is not None:
+        changed = {key: value for key, value in changed.items() if key not in tuning.grid}
+        changed["tuning"] = tuning.model_dump(mode="json", include={"grid", "seeds"})
     name = protocol.name
     if changed:
         name += "-" + hashlib.sha256(canonical(changed).encode()).hexdigest()[:6]
     return Resolved(spec=ProtocolSpec(name=name, version=protocol.version, changes=changed), **built)
+
+
+def check_tuning(protocol: Protocol, task: str, tuning: Tuning) -> Tuning:
+    """The tuning with its values as the protocol holds them.
+
+    Raises:
+        AttnbenchError: a key that cannot be tuned, a value that cannot be, or nothing to choose from.
+    """
+    grid = {}
+    for name, values in tuning.grid.items():
+        section, _, key = name.partition(".")
+        if name not in TUNABLE:
+            raise UnknownName("value to tune", name, TUNABLE)
+        base = {**getattr(protocol, section), **getattr(protocol.rules(task), section)}
+        built = [_build(protocol.name, section, SECTIONS[section], {**base, key: value}) for value in values]
+        grid[name] = [one.model_dump(mode="json")[key] for one in built]
+        if len(grid[name]) < 2 or len(set(grid[name])) < len(grid[name]):
+            raise AttnbenchError(f"tuning {name}: two or more different values to choose from, got {values}")
+    if not grid or not tuning.seeds:
+        raise AttnbenchError("tuning needs at least one key with its values, and a seed")
+    return Tuning(grid=grid, seeds=tuning.seeds)
 
 
 def _build(owner: str, section: str, kind: type[BaseModel], values: Mapping[str, Any]) -> BaseModel:

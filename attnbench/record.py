@@ -7,6 +7,7 @@ predictions hold no clock, so two runs can be compared for identity.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 from collections.abc import Callable
 from typing import Any, Literal
@@ -74,6 +75,25 @@ class Spec(_Frozen):
         return hashlib.sha256(canonical(self.model_dump(mode="json")).encode()).hexdigest()[:12]
 
 
+class Tuning(_Frozen):
+    """The same for every cell of a column: all values of the grid, by key such as `budget.lr`, tried on these seeds."""
+
+    grid: dict[str, list[Any]]
+    seeds: list[int]
+
+    @property
+    def points(self) -> list[dict[str, Any]]:
+        """Every combination of the grid's values, in the grid's order."""
+        return [dict(zip(self.grid, values, strict=True)) for values in itertools.product(*self.grid.values())]
+
+
+class Tuned(Tuning):
+    """How many trials the cell had, and what was chosen by their validation scores; of a trial, what it tried."""
+
+    trials: int
+    chosen: dict[str, Any]
+
+
 class Quality(_Frozen):
     """The test split is read once, with the weights of the best validation step.
 
@@ -117,14 +137,17 @@ class Cost(_Frozen):
 
 
 class Record(_Frozen):
+    """`kind` trial: a run that only validates, to choose values by; it has no score and counts in no table."""
+
     schema_: int = Field(default=SCHEMA, alias="schema")
     id: str
-    kind: Literal["train"] = "train"
+    kind: Literal["train", "trial"] = "train"
     label: str
     status: Status
     reason: str | None = None
     spec: Spec
     seed: int
+    tuning: Tuned | None = None
     quality: Quality | None = None
     curve: list[CurvePoint] = []
     predictions: str | None = None
@@ -141,8 +164,11 @@ class Record(_Frozen):
 
     @model_validator(mode="after")
     def _scored_when_finished(self) -> Record:
-        if (self.quality is not None) != (self.status in FINISHED):
-            raise ValueError(f"status {self.status} {'without' if self.quality is None else 'with'} a quality")
+        if (self.quality is not None) != (self.status in FINISHED and self.kind != "trial"):
+            what = f"{self.kind} of status {self.status}"
+            raise ValueError(f"{what} {'without' if self.quality is None else 'with'} a quality")
+        if self.kind == "trial" and self.tuning is None:
+            raise ValueError("a trial that belongs to no tuning")
         return self
 
     def to_json(self) -> str:

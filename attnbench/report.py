@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from attnbench.record import FINISHED, Quality, Record, canonical
+from attnbench.record import FINISHED, Quality, Record, Tuning, canonical
 from attnbench.statistics import summarise
 
 #: A value's place in a spec: keys, and positions in lists.
@@ -45,6 +45,8 @@ class Entry:
         statuses: how many seeds ended how, by name.
         low, high: 95 % interval; `scope` says of what: over seeds, or with one seed over test examples.
         mixer_params: parameters of all token mixers together.
+        trials: runs that its values were chosen by, on validation; 0 without tuning.
+        chosen: the values, by key.
         ids: the records counted.
     """
 
@@ -59,6 +61,8 @@ class Entry:
     scope: str
     mixer_params: int | None
     ids: tuple[str, ...]
+    trials: int = 0
+    chosen: str = ""
 
     @property
     def status(self) -> str:
@@ -90,11 +94,12 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
-    """One protocol; `changes` are the values the user set otherwise."""
+    """One protocol; `changes` are the values the user set otherwise, `tuning` the grid that every cell chose from."""
 
     protocol: str
     version: int
     changes: str
+    tuning: str
     columns: tuple[Column, ...]
     rows: tuple[Row, ...]
     notes: tuple[str, ...]
@@ -122,10 +127,13 @@ class _Run:
 def build(records: Iterable[Record]) -> Report:
     """Groups records into tables: by protocol and its version, then label (rows) and task with options (columns).
 
+    Trials are left out.
+
     Records share an entry only if their spec hash is equal. A record is stale when the newest record with the same
     mechanism under this label, task, data, regularizer or engine has another source.
     """
-    ordered = sorted(records, key=lambda record: (record.started, record.id))
+    counted = [record for record in records if record.kind != "trial"]
+    ordered = sorted(counted, key=lambda record: (record.started, record.id))
     newest = {key: value for record in ordered for key, value in _sources(record)}
     protocols: dict[tuple[str, int, str], list[_Run]] = defaultdict(list)
     for record in ordered:
@@ -208,8 +216,20 @@ def _table(protocol: str, version: int, changes: str, runs: list[_Run]) -> Table
             entries.append(_entry(chosen) if chosen else None)
             notes += [f"{row[0]}, {column.title}: seed {seed} ran {n} times; one counts" for seed, n in repeated]
         rows.append(Row(label=row[0], stale=row[1], options=row[2], entries=tuple(entries)))
-    changed = _flatten_json(changes)
-    return Table(protocol, version, _describe(changed, changed), columns, tuple(rows), tuple(notes))
+    changed = {path: value for path, value in _flatten_json(changes).items() if path[0] != "tuning"}
+    tuning = _describe_tuning(json.loads(changes).get("tuning"))
+    return Table(protocol, version, _describe(changed, changed), tuning, columns, tuple(rows), tuple(notes))
+
+
+def _describe_tuning(found: Any) -> str:
+    if found is None:
+        return ""
+    try:
+        tuning = Tuning.model_validate(found)
+    except ValueError:  # of another program
+        return canonical(found)
+    grid = ", ".join(f"{key} from {', '.join(map(str, values))}" for key, values in tuning.grid.items())
+    return f"{grid}; by validation on seed {', '.join(map(str, tuning.seeds))}"
 
 
 def _apart(runs: list[_Run]) -> dict[str, set[_Path]]:
@@ -244,7 +264,8 @@ def _unequal_settings(columns: tuple[Column, ...], questions: list[tuple[str, st
     for column, question in zip(columns, questions, strict=True):
         live = [run for run in runs if run.question == question and not run.stale]
         paths = _differing(run.values for run in live)
-        for path in sorted(paths, key=_name):
+        chosen = {tuple(key.split(".")) for run in live if run.record.tuning for key in run.record.tuning.chosen}
+        for path in sorted(paths - chosen, key=_name):
             if path[0] in ("model", "budget", "numerics", "padding"):
                 found = sorted({f"{run.record.label} {run.values.get(path, 'none')}" for run in live})
                 notes.append(f"{column.title}: rows differ in {_name(path)}: {', '.join(found)}")
@@ -270,6 +291,7 @@ def _entry(records: list[Record]) -> Entry:
     scored = [(record.seed, record.quality) for record in records if record.status in FINISHED and record.quality]
     params = [record.cost.params_mixer for record in records if record.cost is not None]
     summary = summarise([quality.test for _, quality in scored]) if scored else None
+    tuned = records[0].tuning
     one_model = scored[0][1].interval if len(scored) == 1 else None
     return Entry(
         spec_hash=records[0].spec.hash,
@@ -283,4 +305,6 @@ def _entry(records: list[Record]) -> Entry:
         scope=ONE_MODEL if one_model else "mean over seeds" if summary else "",
         mixer_params=max(params, default=None),
         ids=tuple(record.id for record in records),
+        trials=tuned.trials if tuned else 0,
+        chosen=", ".join(f"{key}={value}" for key, value in tuned.chosen.items()) if tuned else "",
     )

@@ -9,7 +9,7 @@ from typing import Any
 from attnbench import plan as plans
 from attnbench.difference import Difference, compare
 from attnbench.errors import AttnbenchError
-from attnbench.record import FINISHED, Record
+from attnbench.record import FINISHED, Record, Tuning
 from attnbench.runner import Settings, execute
 
 #: Statuses that the machine or the clock decided: to run such a cell again proves nothing.
@@ -46,7 +46,8 @@ def plan_of(record: Record, mechanism: str | None = None, task: str | None = Non
     settings |= {f"task.{name}": value for name, value in spec.task.options.items()}
     for choice in spec.regularizer:
         settings |= {f"{choice.name}.{name}": value for name, value in choice.options.items()}
-    settings |= spec.protocol.changes
+    settings |= {name: value for name, value in spec.protocol.changes.items() if name != "tuning"}
+    settings |= record.tuning.chosen if record.tuning else {}
     made = plans.make(
         mechanism or spec.mechanism.name,
         task or spec.task.name,
@@ -54,6 +55,7 @@ def plan_of(record: Record, mechanism: str | None = None, task: str | None = Non
         regularizer="+".join(choice.name for choice in spec.regularizer),
         protocol=spec.protocol.name.rpartition("-")[0] if spec.protocol.changes else spec.protocol.name,
         settings=settings,
+        tuning=record.tuning and Tuning(grid=record.tuning.grid, seeds=record.tuning.seeds),
     )
     return replace(made, label=record.label)
 
@@ -67,6 +69,7 @@ def reproduce(
     """
     if record.status in _BY_CHANCE:
         raise AttnbenchError(f"{record.id} ended as {record.status}; only a run that came to its end can be compared")
+    settings = replace(settings, trial=record.kind == "trial")
     again, path = execute(plan_of(record, mechanism, task), settings)
     if record.status in FINISHED and again.status not in FINISHED:
         raise AttnbenchError(f"the new run ended as {again.status} ({again.reason}); its record is {path}")

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import resource
-import secrets
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from attnbench import data, machine, statistics
+from attnbench import data, recording, statistics
 from attnbench.checkpoint import Checkpoint
 from attnbench.contracts import Task
 from attnbench.difference import question
 from attnbench.errors import AttnbenchError, Unsupported, blame, describe, is_out_of_memory
+from attnbench.estimate import Probe, projected
 from attnbench.model import Model, shift_room
 from attnbench.numerics import Mode, applied
 from attnbench.plan import Plan, check_runnable, make, regularizer_of
@@ -27,13 +26,17 @@ from attnbench.protocol import SECTIONS
 from attnbench.questions import Predictions, question_of
 from attnbench.randomness import seeded
 from attnbench.record import Cost, MechanismSpec, PluginSpec, Quality, Record, Spec, Status, TaskSpec
-from attnbench.store import Store, read
+from attnbench.recording import Subject
+from attnbench.store import Store
 from attnbench.train import Interrupted, Job, Stopped, Trainer
+
+#: The attention path of a run whose mechanism was never built.
+_UNKNOWN_PATH = "none"
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How to run, as against what: nothing here decides a number."""
+    """How to run, as against what: nothing here decides a number. `trial`: only train and validate, to choose by."""
 
     results: Path = Path("results")
     resume: bool = False
@@ -43,6 +46,7 @@ class Settings:
     command: str = ""
     numerics: Mode = "fast"
     resume_older: bool = False
+    trial: bool = False
 
 
 @dataclass(frozen=True)
@@ -95,7 +99,9 @@ def execute(plan: Plan, settings: Settings) -> tuple[Record, Path]:
         AttnbenchError: a fault of the request or of the data, before training.
         Interrupted: SIGINT or SIGTERM; the checkpoint says how far it came.
     """
-    time = _now()
+    if settings.trial and plan.tuned is None:
+        raise AttnbenchError("a trial needs the grid it belongs to: --trial goes with --tuning")
+    time = recording.now()
     settings.results.mkdir(parents=True, exist_ok=True)  # before hours of training, not after
     # whatever draws from torch's own generators, the caller's are as before
     with applied(settings.numerics) as in_force, seeded(plan.seed, "run"):
@@ -116,6 +122,60 @@ def rehearse(plan: Plan, device: str = "auto") -> dict[str, int | str]:
     return {"attention path": _implementation(model), "params_total": total, "params_mixer": mixers}
 
 
+def foresee(plan: Plan, data_key: str, device: str = "auto", *, build: bool = True) -> tuple[Subject, str | None]:
+    """What the record of the run will say it is, and why the cell cannot run here, or None.
+
+    Without `build` the mechanism is not built, so its path is not known.
+
+    Raises:
+        AttnbenchError: what `run` would refuse.
+    """
+    _check_device(device, plan)
+    task: Task = plan.task.plugin.object
+    try:
+        check_runnable(plan)
+        if not build:
+            return subject_of(plan, _spec(plan, task, data_key, _UNKNOWN_PATH)), None
+        model = _build(plan, task)
+        _check_path(plan, model, device)
+    except Unsupported as refusal:
+        key = data.data_key(plan.task.plugin, plan.task.options)
+        return subject_of(plan, _spec(plan, task, key, _UNKNOWN_PATH)), str(refusal)
+    return subject_of(plan, _spec(plan, task, data_key, _implementation(model))), None
+
+
+def _trainer(plan: Plan, settings: Settings) -> Trainer:
+    """All that a run would train with, and no checkpoint."""
+    _check_device(settings.device, plan)
+    check_runnable(plan)
+    task: Task = plan.task.plugin.object
+    model = _build(plan, task)
+    _check_path(plan, model, settings.device)
+    prepared = data.load(plan.task.plugin, plan.task.options, workers=torch.get_num_threads())
+    return Trainer(_job(plan, task, prepared, model, settings), quiet=True)
+
+
+def probe(plan: Plan, device: str = "auto", numerics: Mode = "fast") -> Probe:
+    """Two steps and one batch of an evaluation: what the run will take.
+
+    Raises:
+        AttnbenchError: what `run` would refuse.
+    """
+    with applied(numerics), seeded(plan.seed, "run"):
+        trainer = _trainer(plan, Settings(device=device))
+        parts = trainer.glance()
+    budget, splits = plan.rules.budget, trainer.job.data.splits
+    batches = {name: -(-len(split) // budget.eval_batch) for name, split in splits.items()}
+    seconds = projected(
+        *parts,
+        steps=budget.steps,
+        eval_every=budget.eval_every,
+        batches=(batches["validation"], batches["test"]),
+    )
+    on_gpu = trainer.accelerator.device.type == "cuda"
+    return Probe(seconds=seconds, measured=sum(parts), peak_bytes=peak_bytes(on_gpu))
+
+
 def _execute(plan: Plan, settings: Settings, start: _Start) -> tuple[Record, Path]:
     _check_device(settings.device, plan)
     task: Task = plan.task.plugin.object
@@ -128,12 +188,12 @@ def _execute(plan: Plan, settings: Settings, start: _Start) -> tuple[Record, Pat
         refused = isinstance(error, Unsupported)
         if not (refused or is_out_of_memory(error)):
             raise
-        spec = _spec(plan, task, data.data_key(plan.task.plugin, plan.task.options), "none")
+        spec = _spec(plan, task, data.data_key(plan.task.plugin, plan.task.options), _UNKNOWN_PATH)
         status: Status = "unsupported" if refused else "oom"
         reason = str(error) if refused else f"before the first step: {describe(error)}"
         return _store(plan, spec, settings, start, status=status, reason=reason)
     spec = _spec(plan, task, prepared.key, _implementation(model))
-    checkpoint = _checkpoint(spec, plan.seed, settings)
+    checkpoint = _checkpoint(subject_of(plan, spec, settings.trial), settings)
     with checkpoint.held():
         if aside := checkpoint.set_aside():
             say(f"an unfinished run of this cell was not resumed; it is kept as {aside} (rename it back for --resume)")
@@ -148,11 +208,14 @@ def _train(
     with blame(f"{plan.label}: starting it failed"):
         trainer = Trainer(_job(plan, task, prepared, model, settings), checkpoint, settings.quiet)
         trainer.resume()
+    status: Status = "ok"
+    quality = predictions = why = None
     try:
         trainer.fit()
-        predictions = trainer.test()
-        quality = _quality(task, prepared, trainer, predictions)
-        status, why = _judge(quality, predictions.scores)
+        if not settings.trial:
+            predictions = trainer.test()
+            quality = _quality(task, prepared, trainer, predictions)
+            status, why = _judge(quality, predictions.scores)
     except Stopped as stopped:
         if stopped.status == "diverged":  # it would do so again
             checkpoint.remove()
@@ -229,12 +292,11 @@ def _spec(plan: Plan, task: Task, data_key: str, implementation: str) -> Spec:
     )
 
 
-def _checkpoint(spec: Spec, seed: int, settings: Settings) -> Checkpoint:
-    identity = f"{spec.hash}-s{seed}"
+def _checkpoint(subject: Subject, settings: Settings) -> Checkpoint:
     return Checkpoint(
-        path=settings.results / "unfinished" / f"{identity}.safetensors",
-        identity=identity,
-        question=question(spec, seed),
+        path=Store(settings.results).unfinished(subject.identity),
+        identity=subject.identity,
+        question=question(subject.spec, subject.seed),
         resume=settings.resume or settings.resume_older,
         older=settings.resume_older,
     )
@@ -295,24 +357,30 @@ def _cost(trainer: Trainer, model: Model) -> Cost:
         params_mixer=mixers,
         train_seconds=round(trainer.seconds, 3),
         samples_per_second=round(trainer.step * trainer.job.budget.batch / seconds, 3),
-        peak_bytes=torch.cuda.max_memory_allocated() if on_gpu else _peak_resident_bytes(),
+        peak_bytes=peak_bytes(on_gpu),
         peak_how="CUDA allocator, whole process" if on_gpu else "resident set, whole process",
     )
 
 
-def _peak_resident_bytes() -> int:
+def peak_bytes(on_gpu: bool) -> int:
+    """Of this process so far: on the GPU by its allocator, else resident."""
+    if on_gpu:
+        return torch.cuda.max_memory_allocated()
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
 
 
-def _packages(plan: Plan) -> tuple[str, ...]:
-    """Distributions of other people that plugins of this run came from."""
+def subject_of(plan: Plan, spec: Spec, trial: bool = False) -> Subject:
     homes = [choice.plugin.home for choice in (plan.mechanism, plan.task, *plan.regularizers)]
-    return tuple(home.where.partition(" ")[0] for home in homes if home.how == "package")
-
-
-def _now() -> str:
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    return Subject(
+        spec=spec,
+        label=plan.label,
+        seed=plan.seed,
+        trial=trial,
+        tuned=plan.tuned,
+        origin={"mechanism": plan.mechanism.plugin.home.public, "task": plan.task.plugin.home.public},
+        packages=[home.where.partition(" ")[0] for home in homes if home.how == "package"],
+    )
 
 
 def _store(
@@ -320,28 +388,8 @@ def _store(
     *, trainer: Trainer | None = None, cost: Cost | None = None, quality: Quality | None = None,
     predictions: Predictions | None = None,
 ) -> tuple[Record, Path]:  # fmt: skip
-    """Writes the record; one of a second that is taken already gets a suffix by chance, never the other's place."""
-    finished = _now()
-    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
-    record = Record(
-        id=f"{stamp}-{spec.hash}-s{plan.seed}-{secrets.token_hex(2)}",
-        label=plan.label,
-        status=status,
-        reason=reason,
-        spec=spec,
-        seed=plan.seed,
-        quality=quality,
-        curve=trainer.curve if trainer else [],
-        cost=cost,
-        machine={**machine.describe_machine(), "numerics": start.numerics},
-        software=machine.describe_software(_packages(plan)),
-        code={
-            **machine.describe_code(),
-            "origin": {"mechanism": plan.mechanism.plugin.home.public, "task": plan.task.plugin.home.public},
-        },
-        started=start.time,
-        finished=finished,
-        command=settings.command,
-    )
-    path = Store(settings.results).write(record, predictions.stored if predictions else None)
-    return read(path), path
+    return recording.store(
+        settings.results, subject_of(plan, spec, settings.trial), status, reason, started=start.time,
+        command=settings.command, numerics=start.numerics, curve=trainer.curve if trainer else [], cost=cost,
+        quality=quality, predictions=predictions.stored if predictions else None,
+    )  # fmt: skip

@@ -44,6 +44,10 @@ class Store:
         spec = record.spec
         return self.folder.joinpath("runs", *map(_file_name, (spec.protocol.name, spec.task.name, record.label)))
 
+    def unfinished(self, identity: str) -> Path:
+        """Where a run that has not come to its end keeps its state."""
+        return self.folder / "unfinished" / f"{identity}.safetensors"
+
     def write(self, record: Record, predictions: Mapping[str, np.ndarray[Any, Any]] | None = None) -> Path:
         """Stores a record and its predictions; returns the path of the JSON file.
 
@@ -183,6 +187,8 @@ def load_predictions(path: Path | str) -> dict[str, np.ndarray[Any, Any]]:
 def load_records(path: Path | str) -> pd.DataFrame:
     """One row per record of the results folder `path`; a run without a score has missing values there.
 
+    The kind `trial` marks runs that values were chosen by; they have no score.
+
     Files that are no usable record are named in a warning.
 
     Raises:
@@ -200,6 +206,7 @@ def load_records(path: Path | str) -> pd.DataFrame:
 
 _COLUMNS = {
     "id": "object",
+    "kind": "object",
     "label": "object",
     "task": "object",
     "protocol": "object",
@@ -226,6 +233,7 @@ def _row(path: Path, record: Record) -> dict[str, Any]:
     spec, quality, cost = record.spec, record.quality, record.cost
     row: dict[str, Any] = {
         "id": record.id,
+        "kind": record.kind,
         "label": record.label,
         "task": spec.task.name,
         "protocol": spec.protocol.name,

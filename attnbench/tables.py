@@ -28,23 +28,27 @@ def to_markdown(report: Report) -> str:
 
 def _markdown_table(table: Table) -> str:
     heads = [f"{column.title}, {column.metric}" if column.metric else column.title for column in table.columns]
+    tuned = ["trials a task, and what they chose"] if table.tuning else []
     lines = [
         f"## {_markdown_text(table.protocol)}, version {table.version}",
         "",
         *([f"Changed: {_markdown_text(table.changes)}", ""] if table.changes else []),
-        _line(["mechanism", "mixer parameters", *map(_markdown_text, heads)]),
-        _line(["---", "---:", *("---" for _ in heads)]),
+        *([f"Tuned: {_markdown_text(table.tuning)}", ""] if table.tuning else []),
+        _line(["mechanism", "mixer parameters", *tuned, *map(_markdown_text, heads)]),
+        _line(["---", "---:", *("---" for _ in (*tuned, *heads))]),
     ]
     for row in table.rows:
         name = _markdown_text(f"{row.label} ({row.options})" if row.options else row.label)
         cells = [entry.text if entry else "-" for entry in row.entries]
-        lines.append(_line([f"{name} **stale**" if row.stale else name, _params(row), *cells]))
+        chosen = [_markdown_text(_tuning(row, table))] if tuned else []
+        lines.append(_line([f"{name} **stale**" if row.stale else name, _params(row), *chosen, *cells]))
     chance = ["-" if column.chance is None else f"{column.chance:.3f}" for column in table.columns]
     trivial = [
         "-" if column.trivial is None else f"{column.trivial:.3f} ({_markdown_text(column.trivial_name)})"
         for column in table.columns
     ]
-    lines += [_line(["*chance*", "", *chance]), _line(["*best trivial*", "", *trivial])]
+    spare = ["", *("" for _ in tuned)]
+    lines += [_line(["*chance*", *spare, *chance]), _line(["*best trivial*", *spare, *trivial])]
     if table.notes:
         lines += ["", *(f"- {_markdown_text(note)}" for note in table.notes)]
     return "\n".join(lines) + "\n"
@@ -57,6 +61,13 @@ def _line(cells: Iterable[str]) -> str:
 def _params(row: Row) -> str:
     counts = sorted({entry.mixer_params for entry in row.entries if entry and entry.mixer_params is not None})
     return "-" if not counts else " to ".join(f"{count:,}" for count in dict.fromkeys((counts[0], counts[-1])))
+
+
+def _tuning(row: Row, table: Table) -> str:
+    """How many trials each cell of the row had, and what was chosen for which task."""
+    tuned = [(column.title, entry) for column, entry in zip(table.columns, row.entries, strict=True) if entry]
+    counts = " or ".join(map(str, sorted({entry.trials for _, entry in tuned})))
+    return f"{counts}: " + "; ".join(f"{title} {entry.chosen}" for title, entry in tuned)
 
 
 def _markdown_text(text: str) -> str:
@@ -73,7 +84,7 @@ _CSV_HEAD = [
     *("protocol", "protocol_version", "task", "task_options", "metric"),
     *("label", "options", "stale", "seeds", "n"),
     *("runs", "mean", "sd", "low", "high", "scope", "status"),
-    *("chance", "trivial", "mixer_params", "spec_hash"),
+    *("chance", "trivial", "mixer_params", "spec_hash", "trials", "chosen"),
 ]
 
 
@@ -95,7 +106,7 @@ def _csv_row(table: Table, row: Row, column: Column, entry: Entry) -> list[objec
         *(table.protocol, table.version, column.task, column.options, column.metric),
         *(row.label, row.options, str(row.stale).lower(), " ".join(map(str, entry.seeds)), len(entry.seeds)),
         *(entry.runs, entry.mean, entry.sd, entry.low, entry.high, entry.scope, entry.status),
-        *(column.chance, column.trivial, entry.mixer_params, entry.spec_hash),
+        *(column.chance, column.trivial, entry.mixer_params, entry.spec_hash, entry.trials, entry.chosen),
     ]
 
 

@@ -102,7 +102,14 @@ def test_light_modules_load_nothing_heavy(module: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "words",
-    [["--help"], ["list"], ["list", "mechanisms", "--json"], ["run", "--help"], ["check", "--help"]],
+    [
+        ["--help"],
+        ["list"],
+        ["list", "mechanisms", "--json"],
+        ["run", "--help"],
+        ["sweep", "--help"],
+        ["check", "--help"],
+    ],
     ids=" ".join,
 )
 def test_listing_and_help_load_nothing_heavy(words: list[str], tmp_path: Path) -> None:
@@ -129,7 +136,7 @@ def test_importing_all_plugins_prints_and_writes_nothing(kind: str, tmp_path: Pa
 def test_no_folder_of_the_checkout_is_a_top_level_package(tmp_path: Path) -> None:
     code = (
         "from importlib.util import find_spec\n"
-        "print([n for n in ('mechanisms', 'tasks', 'results', 'tests', 'docs') if find_spec(n)])"
+        "print([n for n in ('mechanisms', 'tasks', 'suites', 'results', 'tests', 'docs') if find_spec(n)])"
     )
     assert fresh(code, tmp_path).stdout == "[]\n"
 

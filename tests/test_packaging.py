@@ -15,19 +15,19 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[1]
-CODE = ("attnbench", "mechanisms", "tasks")
+CODE = ("attnbench", "mechanisms", "suites", "tasks")
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
 SETUPTOOLS = PYPROJECT["tool"]["setuptools"]
 
 
 def installed_path(path: Path) -> str:
-    """Where a file of the checkout lies once installed: mechanisms/ and tasks/ move below attnbench/."""
+    """Where a file of the checkout lies once installed: mechanisms/, suites/ and tasks/ move below attnbench/."""
     relative = path.relative_to(ROOT)
     return relative.as_posix() if relative.parts[0] == "attnbench" else f"attnbench/{relative.as_posix()}"
 
 
 def code_files() -> list[Path]:
-    """Every file of the three folders that become packages."""
+    """Every file of the folders that become packages."""
     return [p for top in CODE for p in (ROOT / top).rglob("*") if p.is_file() and "__pycache__" not in p.parts]
 
 

@@ -148,7 +148,7 @@ def test_older_schemas_are_migrated_step_by_step(monkeypatch: pytest.MonkeyPatch
 
 def test_fields_are_named_as_documented() -> None:
     assert set(json.loads(make_record().to_json())) == {
-        *("schema", "id", "kind", "label", "status", "reason", "spec", "seed", "quality", "curve", "predictions"),
-        *("predictions_sha", "cost", "machine", "software", "code", "started", "finished", "command"),
+        *("schema", "id", "kind", "label", "status", "reason", "spec", "seed", "tuning", "quality", "curve"),
+        *("predictions", "predictions_sha", "cost", "machine", "software", "code", "started", "finished", "command"),
     }
     assert {"quality", "curve"} <= set(Record.model_fields)

@@ -11,7 +11,8 @@ import typer
 
 from attnbench import screen
 from attnbench.commands.shared import Json, Results, print_json, seconds_of
-from attnbench.record import FINISHED
+from attnbench.errors import AttnbenchError
+from attnbench.record import FINISHED, Tuning
 
 EXAMPLES = (
     "Examples:  attnbench run --mechanism ernie_sparse --task pathfinder   |   "
@@ -44,7 +45,17 @@ def run(
     numerics: Annotated[
         Literal["fast", "stock"], typer.Option(help="CPU settings: fast (as exact, checked at the start) or stock.")
     ] = "fast",
+    tuning: Annotated[
+        str | None,
+        typer.Option("--tuning", metavar="JSON", help="The grid that --set values were chosen from; for sweeps."),
+    ] = None,
+    trial: Annotated[
+        bool, typer.Option("--trial", help="With --tuning: only train and validate; counts in no table.")
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print every value of the run and stop.")] = False,
+    probe: Annotated[
+        bool, typer.Option("--probe", help="With --dry-run: take two steps and say what the run will take.")
+    ] = False,
     as_json_: Json = False,
 ) -> None:
     """Train and test one mechanism on one task, and store a record."""
@@ -53,18 +64,29 @@ def run(
 
     limit = seconds_of("--max-time", max_time)
     plan = plans.make(
-        mechanism, task, seed=seed, regularizer=regularizer, protocol=protocol, settings=parse_pairs(set_)
+        mechanism,
+        task,
+        seed=seed,
+        regularizer=regularizer,
+        protocol=protocol,
+        settings=parse_pairs(set_),
+        tuning=_tuning(tuning),
     )
+    if probe and not dry_run:
+        raise AttnbenchError("--probe goes with --dry-run")
     from attnbench.runner import Settings, execute, rehearse
+    from attnbench.runner import probe as take_probe
     from attnbench.train import Interrupted
 
     if dry_run:
         values = plan.as_json() | {"built": rehearse(plan, device)}
+        values |= {"probe": take_probe(plan, device, numerics).model_dump()} if probe else {}
         return print_json(values) if as_json_ else screen.put(screen.pairs(screen.flat(values)))
     command = shlex.join(["attnbench", *sys.argv[1:]])
     settings = Settings(
-        results, resume, limit, device, quiet=False, command=command, numerics=numerics, resume_older=resume_older
-    )
+        results, resume, limit, device, quiet=False, command=command, numerics=numerics, resume_older=resume_older,
+        trial=trial,
+    )  # fmt: skip
     try:
         record, path = execute(plan, settings)
     except Interrupted as stopped:
@@ -77,3 +99,15 @@ def run(
         screen.put(screen.outcome(record))
         print(f"record: {path}")  # outside the table, so that no terminal breaks the path
     raise typer.Exit(0 if record.status in FINISHED else 1)
+
+
+def _tuning(text: str | None) -> Tuning | None:
+    if text is None:
+        return None
+    try:
+        return Tuning.model_validate_json(text, strict=True)
+    except ValueError as error:
+        what = " ".join(str(error).splitlines()[1:3])
+        raise AttnbenchError(
+            f'--tuning takes JSON such as {{"grid": {{"budget.lr": [0.001, 0.003]}}, "seeds": [0]}}: {what}'
+        ) from None

@@ -1,0 +1,287 @@
+"""Suites: files that say which cells of a table are to be filled. `docs/sweeps.md` describes every key.
+
+Expanding one needs its plugins, since a setting holds for the cells that know it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
+
+from attnbench import registry
+from attnbench.cells import keys_of
+from attnbench.contracts import Cell
+from attnbench.errors import AttnbenchError, UnknownName, Unsupported
+from attnbench.options import first_fault
+from attnbench.record import Tuning
+
+
+def _dotted(value: Any, prefix: str = "") -> Any:
+    """`budget.lr = 1` is a table in TOML, `"budget.lr" = 1` a key; here they are the same."""
+    if not isinstance(value, Mapping):
+        return value
+    found: dict[str, Any] = {}
+    for key, inner in value.items():
+        nested = isinstance(inner, Mapping)
+        for name, one in _dotted(inner, f"{prefix}{key}.").items() if nested else ((f"{prefix}{key}", inner),):
+            if name in found:
+                raise ValueError(f"{name} is given twice")
+            found[name] = one
+    return found
+
+
+def _different(values: list[Any]) -> list[Any]:
+    if twice := [value for place, value in enumerate(values) if value in values[:place]]:
+        raise ValueError(f"{twice[0]} is given twice")
+    return values
+
+
+def _plain(value: Any) -> Any:
+    if not isinstance(value, bool | int | float | str):
+        raise ValueError("a number, a text, true or false")
+    return value
+
+
+def _seeds(value: Any) -> Any:
+    """A list of seeds; a number says how many, from 0 on."""
+    if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+        return list(range(value))
+    if not isinstance(value, list) or not value or not all(type(one) is int and one >= 0 for one in value):
+        raise ValueError("how many (from 1 on), or a list of whole numbers from 0 on")
+    return value
+
+
+Text = Annotated[str, Field(min_length=1, strict=True)]
+Value = Annotated[Any, BeforeValidator(_plain)]
+Names = Annotated[list[Text], AfterValidator(_different)]
+Values = Annotated[dict[str, Value], BeforeValidator(_dotted)]
+Choices = Annotated[
+    dict[str, Annotated[list[Value], Field(min_length=1), AfterValidator(_different)]], BeforeValidator(_dotted)
+]
+Seeds = Annotated[list[int], BeforeValidator(_seeds), AfterValidator(_different)]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Single(_Part):
+    """One more cell, not crossed with anything but its tasks."""
+
+    mechanism: Text
+    regularizer: Text | None = None
+    tasks: Names | None = None
+    set: Values = {}
+
+
+class Tune(BaseModel):
+    """`grid` holds the keys beside `seeds`. Without seeds the suite's first is taken."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    seeds: Seeds | None = None
+    grid: Choices = {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _beside_the_seeds(cls, value: Any) -> Any:
+        if not isinstance(value, dict) or not value:
+            return value
+        grid = {key: values for key, values in value.items() if key != "seeds"}
+        if not grid:
+            raise ValueError('names no value to choose, such as "budget.lr" = [0.001, 0.003]')
+        return {"grid": grid, "seeds": value.get("seeds")}
+
+
+class Suite(_Part):
+    """A suite file. `folder` is where it lies: the plugin files and protocols it names are relative to that."""
+
+    name: Text
+    summary: str = ""
+    protocol: Text = "quick"
+    seeds: Seeds = [0, 1, 2]
+    tasks: Names = []
+    mechanisms: Names = []
+    regularizers: Names = []
+    set: Values = {}
+    options: Choices = {}
+    cells: list[Single] = []
+    tune: Tune = Tune()
+    folder: Path = Field(default=Path(), exclude=True)
+
+    @model_validator(mode="after")
+    def _something_to_do(self) -> Suite:
+        if not self.mechanisms and not self.cells:
+            raise ValueError("names no mechanism: give mechanisms = [...] or [[cells]]")
+        if lacking := [cell.mechanism for cell in self.cells if not (cell.tasks or self.tasks)]:
+            raise ValueError(f"no task for {lacking[0]}: give tasks = [...]")
+        if self.mechanisms and not self.tasks:
+            raise ValueError("names no task: give tasks = [...]")
+        _different([*self.set, *self.options, *self.tune.grid])
+        for cell in self.cells:
+            _different([*self.tune.grid, *cell.set])
+        return self
+
+    @property
+    def tuning(self) -> Tuning | None:
+        grid = self.tune.grid
+        return Tuning(grid=grid, seeds=self.tune.seeds or self.seeds[:1]) if grid else None
+
+    def where(self, reference: str) -> str:
+        """A file is looked for beside the suite; a name or a class is itself."""
+        is_file = reference.endswith((".py", ".toml"))
+        return str(self.folder / reference) if is_file and not Path(reference).is_absolute() else reference
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A cell as `attnbench run` is asked for it, but for the seed. Settings are text, as `--set` takes them.
+
+    `own` are those that not all cells have: the choice of options, or what a single cell sets.
+    """
+
+    mechanism: str
+    task: str
+    regularizer: str | None
+    settings: tuple[tuple[str, str], ...] = ()
+    own: tuple[tuple[str, str], ...] = ()
+    refusal: str | None = None
+
+    @property
+    def title(self) -> str:
+        parts = [self.mechanism, *([f"with {self.regularizer}"] if self.regularizer else []), f"on {self.task}"]
+        return " ".join([*parts, *(f"{key}={value}" for key, value in self.own)])
+
+
+def packaged() -> list[str]:
+    """Names of the suites that come with attnbench."""
+    return sorted(Path(file.name).stem for file in resources.files("attnbench.suites").iterdir() if _is_suite(file))
+
+
+def _is_suite(file: Any) -> bool:
+    return str(file.name).endswith(".toml")
+
+
+def load(reference: str) -> Suite:
+    """A suite from a `.toml` file, or by the name of one that comes with attnbench.
+
+    Raises:
+        AttnbenchError: no such file or name, no TOML, or a key or value that no suite has.
+    """
+    if not reference.endswith(".toml"):
+        if reference not in packaged():
+            raise UnknownName("suite", reference, packaged())
+        reference = str(resources.files("attnbench.suites") / f"{reference}.toml")
+    path = Path(reference).expanduser()
+    try:
+        found = tomllib.loads(path.read_text("utf-8"))
+        if "folder" in found:
+            raise UnknownName("key", "folder", _keys(Suite))
+        return Suite.model_validate({**found, "folder": path.parent})
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise AttnbenchError(f"{path}: not valid TOML: {error}") from None
+    except OSError as error:
+        raise AttnbenchError(f"{path}: cannot be read ({error.strerror or error})") from None
+    except ValidationError as error:
+        raise AttnbenchError(f"{path}: {_fault(error)}") from None
+    except AttnbenchError as error:
+        raise AttnbenchError(f"{path}: {error}") from None
+
+
+def _keys(kind: type[BaseModel]) -> list[str]:
+    return [key for key in kind.model_fields if key != "folder"]
+
+
+def _fault(error: ValidationError) -> str:
+    first = error.errors()[0]
+    if first["type"] != "extra_forbidden":
+        return first_fault(error)
+    *where, key = map(str, first["loc"])
+    return str(UnknownName(f"key in {'.'.join(where)}" if where else "key", key, _keys(Single if where else Suite)))
+
+
+def expand(suite: Suite, at: Callable[[str], None] = lambda where: None) -> list[Asked]:
+    """The cells in the file's order: task by task the mechanisms with each regularizer and each choice of options,
+    then the single cells. One whose plugin needs a package that is missing is kept with that reason. `at` is told
+    what is about to be loaded.
+
+    Raises:
+        AttnbenchError: a plugin or a setting that no cell has.
+    """
+    used: set[str] = set()
+    known: set[str] = set()
+    asked: list[Asked] = []
+    for task in suite.tasks:
+        for mechanism in suite.mechanisms:
+            at(f"loading {mechanism} and {task}")
+            for regularizer in _regularizers(suite, mechanism):
+                asked += _crossed(suite, mechanism, task, regularizer, used, known)
+    for cell in suite.cells:
+        for task in cell.tasks or suite.tasks:
+            at(f"loading {cell.mechanism} and {task}")
+            asked.append(_single(suite, cell, task, used, known))
+    for key in (*suite.set, *suite.options):
+        if key not in used and known:
+            raise UnknownName("setting of any cell", key, known)
+    return asked
+
+
+def _regularizers(suite: Suite, mechanism: str) -> list[str | None]:
+    """A cell that is a mechanism with its regularizer takes no other."""
+    try:
+        own = isinstance(registry.load("mechanisms", suite.where(mechanism)).object, Cell)
+    except Unsupported:
+        own = False
+    return [None] if own or not suite.regularizers else list(suite.regularizers)
+
+
+def _crossed(
+    suite: Suite, mechanism: str, task: str, regularizer: str | None, used: set[str], known: set[str]
+) -> Iterator[Asked]:
+    where = suite.where(mechanism), suite.where(task), regularizer
+    try:
+        keys = keys_of(*where)
+    except Unsupported as refusal:
+        yield Asked(*where, refusal=str(refusal))
+        return
+    known |= keys
+    used |= keys
+    choices = {key: values for key, values in suite.options.items() if key in keys}
+    for values in itertools.product(*choices.values()):
+        yield _asked(suite, where, keys, dict(zip(choices, values, strict=True)))
+
+
+def _single(suite: Suite, cell: Single, task: str, used: set[str], known: set[str]) -> Asked:
+    where = suite.where(cell.mechanism), suite.where(task), cell.regularizer
+    try:
+        keys = keys_of(*where)
+    except Unsupported as refusal:
+        return Asked(*where, refusal=str(refusal))
+    known |= keys
+    used |= keys & suite.set.keys()
+    return _asked(suite, where, keys, cell.set)
+
+
+def _asked(suite: Suite, where: tuple[str, str, str | None], keys: set[str], own: Mapping[str, Any]) -> Asked:
+    shared = {key: value for key, value in suite.set.items() if key in keys}
+    return Asked(*where, settings=as_text(shared | dict(own)), own=as_text(own))
+
+
+def as_text(settings: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    return tuple(
+        (key, str(value).lower() if isinstance(value, bool) else str(value)) for key, value in settings.items()
+    )

@@ -1,0 +1,1 @@
+"""Suites that come with attnbench: `attnbench sweep NAME`."""
