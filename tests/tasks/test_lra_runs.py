@@ -15,14 +15,7 @@ from attnbench import plan
 
 Call = Callable[..., tuple[int, str, str]]
 #: --set for a run that takes seconds.
-TINY = {
-    "budget.steps": 2,
-    "budget.batch": 2,
-    "budget.eval_every": 2,
-    "model.dim": 16,
-    "model.layers": 1,
-    "model.mlp": 16,
-}
+TINY = {f"budget.{name}": 2 for name in ("steps", "batch", "eval_every")} | {"model.dim": 16, "model.layers": 1}
 SMALL = {
     "text": {"task.max_length": 200, "task.examples": 60, "task.test_examples": 8},
     "image": {"task.examples": 60, "task.test_examples": 8},
