@@ -6,7 +6,6 @@ Shape letters: B batch, N content rows, M candidates, T predictions, Y classes.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -16,6 +15,7 @@ import pyarrow as pa
 
 from attnbench.columns import Ragged, Split, fault, filled
 from attnbench.contracts import NO_TARGET, Choose, Classify, Head, Match, Span, TagTokens
+from attnbench.metrics import best_match
 
 Indices = Sequence[int] | np.ndarray
 #: What stands for the logit of a class that cannot be chosen: its share underflows to 0, and differences stay finite.
@@ -90,7 +90,7 @@ class Question:
     def _text_fault(table: pa.Table, name: str, many: bool) -> str | None:
         kind = table.column(name).type
         inner = kind.value_type if many and pa.types.is_nested(kind) else kind
-        wanted = f"{'lists of ' if many else ''}text"
+        wanted = "lists of texts" if many else "texts"
         if not (pa.types.is_string(inner) or pa.types.is_large_string(inner)) or many != pa.types.is_nested(kind):
             return f"column {name!r} holds {kind}, not {wanted}"
         missing = [
@@ -278,19 +278,6 @@ def _of_context(split: Split, index: int) -> np.ndarray:
     """The rows that are tokens of the context."""
     found: np.ndarray = np.flatnonzero(split.extras["offsets"][index].reshape(-1, 2)[:, 1] > 0)
     return found
-
-
-def best_match(text: str, answers: Sequence[str], normalise: Callable[[str], str]) -> tuple[float, float]:
-    """Exact match and token F1 (Rajpurkar et al. 2016, SQuAD, section 6.1), each the best over the answers."""
-    said = normalise(text)
-    pairs = [(said, normalise(answer)) for answer in answers]
-    return max((float(a == b) for a, b in pairs), default=0.0), max((_f1(a, b) for a, b in pairs), default=0.0)
-
-
-def _f1(said: str, answer: str) -> float:
-    a, b = said.split(), answer.split()
-    common = sum((Counter(a) & Counter(b)).values())
-    return 2 * common / (len(a) + len(b)) if common else 0.0
 
 
 QUESTIONS: dict[type, Callable[[Any], Question]] = {

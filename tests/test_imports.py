@@ -27,7 +27,8 @@ HEAVY = {"torch", "xformers", "datasets", "accelerate"}
 SHARED = {"attnbench.contracts", "attnbench.errors", "attnbench.options", "numpy", "pydantic"}
 MAY_IMPORT = {
     "mechanisms": SHARED | {"attnbench.layers", "attnbench.sparse", "torch"},
-    "tasks": SHARED | {"datasets", "pyarrow", "torch", "sklearn", "PIL", "scipy", "numba", "tokenizers"},
+    "tasks": SHARED
+    | {"attnbench.metrics", "datasets", "pyarrow", "torch", "sklearn", "PIL", "scipy", "numba", "tokenizers"},
     "regularizers": SHARED | {"torch"},
 }
 #: Libraries that a task's own file loads only when it prepares data; a private file of it may load them at once.

@@ -21,8 +21,9 @@ from attnbench.config import ModelConfig, Padding
 from attnbench.contracts import Choose, Head, NoOptions, Source, Span, Task
 from attnbench.errors import AttnbenchError
 from attnbench.heads import join_right
+from attnbench.metrics import best_match
 from attnbench.model import Model
-from attnbench.questions import IMPOSSIBLE, Asked, SpanQuestion, best_match, question_of
+from attnbench.questions import IMPOSSIBLE, Asked, SpanQuestion, question_of
 from attnbench.randomness import initialise
 from attnbench.registry import Home, Plugin
 
@@ -128,12 +129,12 @@ def test_candidates_that_cannot_be_are_refused_with_their_row(case: str) -> None
         (SPAN, "question", [1], "column 'question' holds list<item: int64>, not whole numbers"),
         (SPAN, "spans", 3, "column 'spans' holds int64, not rows of whole numbers"),
         (SPAN, "offsets", [0, None], "column 'offsets' has rows with missing numbers"),
-        (SPAN, "context", None, "column 'context' has rows without text"),
-        (SPAN, "context", 5, "column 'context' holds int64, not text"),
-        (SPAN, "answers", "a", "column 'answers' holds string, not lists of text"),
-        (SPAN, "answers", [1], "column 'answers' holds list<item: int64>, not lists of text"),
-        (SPAN, "answers", None, "column 'answers' has rows without lists of text"),
-        (SPAN, "answers", ["a", None], "column 'answers' has rows without lists of text"),
+        (SPAN, "context", None, "column 'context' has rows without texts"),
+        (SPAN, "context", 5, "column 'context' holds int64, not texts"),
+        (SPAN, "answers", "a", "column 'answers' holds string, not lists of texts"),
+        (SPAN, "answers", [1], "column 'answers' holds list<item: int64>, not lists of texts"),
+        (SPAN, "answers", None, "column 'answers' has rows without lists of texts"),
+        (SPAN, "answers", ["a", None], "column 'answers' has rows without lists of texts"),
         (Choose(), "label", None, "column 'label' has rows without a number"),
         (Choose(), "marks", 1, "column 'marks' holds int64, not rows of whole numbers"),
     ],

@@ -12,7 +12,7 @@ import datasets
 import numpy as np
 
 from attnbench.contracts import Preparation
-from attnbench.questions import best_match
+from attnbench.metrics import best_match
 
 _NAME = re.compile(r"\d[\d,.]*|[^\W\d_a-z][\w'\u2019-]*(?: [^\W\d_a-z][\w'\u2019-]*)*")
 _SENTENCE = re.compile(r"(?<=[.!?])\s+|\n+")

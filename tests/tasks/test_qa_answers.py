@@ -23,8 +23,9 @@ from hypothesis import strategies as st
 from attnbench.columns import Split, _view
 from attnbench.contracts import Span
 from attnbench.errors import AttnbenchError
+from attnbench.metrics import best_match
 from attnbench.options import parse
-from attnbench.questions import best_match, question_of
+from attnbench.questions import question_of
 
 
 @pytest.mark.parametrize(

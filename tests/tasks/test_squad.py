@@ -19,7 +19,8 @@ from qa_files import change, decoded, options, prepared, refusal, rows
 
 from attnbench import data, registry
 from attnbench.errors import AttnbenchError
-from attnbench.questions import best_match, question_of
+from attnbench.metrics import best_match
+from attnbench.questions import question_of
 
 SMALL = {"vocab_size": 300, "max_length": 120, "max_question": 20, "overlap": 20}
 
