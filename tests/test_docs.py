@@ -14,13 +14,14 @@ ROOT = Path(__file__).parents[1]
 FAMILIES = {"dense", "window", "block-sparse", "hierarchical", "low-rank", "kernel", "selective"}
 
 
-def test_the_table_of_mechanisms_is_up_to_date() -> None:
-    spec = importlib.util.spec_from_file_location("mechanisms_table", ROOT / "scripts" / "mechanisms_table.py")
+@pytest.mark.parametrize("name", ["mechanisms_table", "tasks_table"])
+def test_a_generated_table_is_up_to_date(name: str) -> None:
+    spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
     assert spec and spec.loader
     script = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(script)
     committed = script.PAGE.read_text("utf-8")
-    assert committed == script.page(), "run: python scripts/mechanisms_table.py"
+    assert committed == script.page(), f"run: python scripts/{name}.py"
 
 
 def test_the_table_is_the_same_without_xformers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -30,7 +31,7 @@ def test_the_table_is_the_same_without_xformers(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(xformers, "find_spec", lambda package: None)
     monkeypatch.setattr(plan, "missing_packages", lambda mechanism: list(mechanism.requires))
-    test_the_table_of_mechanisms_is_up_to_date()
+    test_a_generated_table_is_up_to_date("mechanisms_table")
 
 
 @pytest.mark.parametrize("name", registry.names("mechanisms"))
