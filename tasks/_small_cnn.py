@@ -54,7 +54,7 @@ def score(made: datasets.DatasetDict, *, side: int, classes: int, steps: int, se
     network.eval()
     with torch.no_grad():
         guesses = torch.cat([network(_levels(part)).argmax(1) for part in asked.split(500)])
-    return float((guesses == wanted).float().mean())
+    return float((guesses == wanted).double().mean())
 
 
 def _tensors(split: datasets.Dataset, side: int) -> tuple[Tensor, Tensor]:
