@@ -137,8 +137,9 @@ def test_a_cell_that_cannot_run_here_is_kept_with_the_reason(write: Write, tmp_p
     (tmp_path / "deaf.py").write_text(
         source.replace("MECHANISM = Mechanism(", "MECHANISM = Mechanism(honours_masks=False,")
     )
-    suite = write(HEAD + '[[cells]]\nmechanism = "needs.py"\n[[cells]]\nmechanism = "deaf.py"\nregularizer = "sar"\n')
-    dense, needs, deaf = survey.take(suite, prepare=False).cells
+    text = HEAD + '[[cells]]\nmechanism = "needs.py"\n'
+    text += '[[cells]]\nmechanism = "deaf.py"\nregularizer = "sar"\nset = { model.dropout = 0.1 }\n'
+    dense, needs, deaf = survey.take(write(text), prepare=False).cells
     assert dense.refusal is None
     assert needs.refusal is not None and "nowhere_to_be_found" in needs.refusal and not needs.variants
     assert deaf.refusal == "sar shifts the input behind masked rows, and deaf ignores masks"
