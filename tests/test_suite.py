@@ -223,6 +223,15 @@ def test_a_suite_file_that_is_not_text_is_one_line(tmp_path: Path) -> None:
         suites.load(str(tmp_path / "bytes.toml"))
 
 
+def test_the_file_in_the_docs_is_one(write: Write) -> None:
+    page = (ROOT / "docs" / "sweeps.md").read_text("utf-8")
+    shown = page.split("```toml\n")[1].split("```")[0]
+    suite = write(shown)
+    assert {key for key in suites.Suite.model_fields if key not in suite.model_fields_set} == set()
+    rows = {line.split("|")[1] for line in page.splitlines() if line.startswith("| `")}
+    assert {key for key in suites.Suite.model_fields if not any(f"`{key}`" in row for row in rows)} == {"folder"}
+
+
 @pytest.mark.parametrize("name", suites.packaged())
 def test_the_suites_that_come_with_attnbench_can_be_planned(name: str) -> None:
     suite = suites.load(name)
