@@ -6,8 +6,10 @@ from collections import Counter
 from types import TracebackType
 from typing import Any
 
+from rich.console import Group
 from rich.live import Live
 from rich.table import Table
+from rich.text import Text
 
 from attnbench.estimate import in_words
 from attnbench.outcomes import Outcome, Run
@@ -50,7 +52,7 @@ class Board:
         """A line for what ended now; what ended earlier stands in the summary."""
         if outcome.how not in ("ran", "not run"):
             return
-        say(f"[{len(sweep.outcomes)}/{len(sweep.runs)}] {sweep.title(run)}: {_said(outcome)}")
+        say(f"[{len(self._told)}/{len(sweep.runs)}] {sweep.title(run)}: {_said(outcome)}")
 
 
 def _said(outcome: Outcome) -> str:
@@ -61,7 +63,7 @@ def _said(outcome: Outcome) -> str:
     return " ".join(parts)
 
 
-def _table(sweep: Sweep) -> Table:
+def _table(sweep: Sweep) -> Group:
     """One row a mechanism, one column a task; in a cell the seeds with their scores or what they are at."""
     left = sweep.seconds_left(sweep.pending)
     stopping = ", stopping" if sweep.stopped_by is not None else ""
@@ -76,9 +78,8 @@ def _table(sweep: Sweep) -> Table:
         )
     tasks = list(dict.fromkeys(task for row in rows.values() for task in row))
     lines = [[label, *(" ".join(row.get(task, [])) for task in tasks), detail] for (label, detail), row in rows.items()]
-    table = listing(lines, ["mechanism", *tasks, ""])
-    table.title, table.title_justify = f"{title}{f', about {in_words(left)} left' if left else ''}", "left"
-    return table
+    title += f", about {in_words(left)} left" if left else ""
+    return Group(Text(title, style="bold"), listing(lines, ["mechanism", *tasks, ""]))
 
 
 def _mark(outcome: Outcome | None) -> str:

@@ -294,7 +294,7 @@ def _spec(plan: Plan, task: Task, data_key: str, implementation: str) -> Spec:
 
 def _checkpoint(subject: Subject, settings: Settings) -> Checkpoint:
     return Checkpoint(
-        path=Store(settings.results).unfinished(subject.identity),
+        path=Store(settings.results).unfinished(subject.identity)[0],
         identity=subject.identity,
         question=question(subject.spec, subject.seed),
         resume=settings.resume or settings.resume_older,

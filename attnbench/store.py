@@ -44,9 +44,10 @@ class Store:
         spec = record.spec
         return self.folder.joinpath("runs", *map(_file_name, (spec.protocol.name, spec.task.name, record.label)))
 
-    def unfinished(self, identity: str) -> Path:
-        """Where a run that has not come to its end keeps its state."""
-        return self.folder / "unfinished" / f"{identity}.safetensors"
+    def unfinished(self, identity: str) -> tuple[Path, Path]:
+        """Where a run that has not come to its end keeps its newest state, and the one before it."""
+        path = self.folder / "unfinished" / f"{identity}.safetensors"
+        return path, path.with_suffix(".older.safetensors")
 
     def write(self, record: Record, predictions: Mapping[str, np.ndarray[Any, Any]] | None = None) -> Path:
         """Stores a record and its predictions; returns the path of the JSON file.

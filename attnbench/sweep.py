@@ -52,7 +52,7 @@ class UnderWay:
 
     @property
     def resumed(self) -> bool:
-        return "--resume" in self.job.words
+        return self.job.words[-1].startswith("--resume")
 
 
 @dataclass
@@ -77,7 +77,7 @@ class Sweep:
         self._deadline: float | None = None
         self._begun: set[int] = set()
         self._out_of_time = False
-        self._anew: set[Run] = set()  # their checkpoint could not be read
+        self._failed_ways: dict[Run, int] = {}  # how many ways to go on could not be gone
         self._choices: dict[int, Variant | str] = {}
         self._kill_at: float | None = None
         self._impatient = False
@@ -227,10 +227,17 @@ class Sweep:
         variant = self.variant(run)
         assert isinstance(variant, Variant)
         subject = subject_of(variant, run)
-        resume = run not in self._anew and self.store.unfinished(subject.identity).is_file()
-        job = Job(subject.identity, (*self.words(run, variant), *(["--resume"] if resume else [])))
+        ways = self._ways(subject)
+        way = ways[min(self._failed_ways.get(run, 0), len(ways) - 1)]
+        job = Job(subject.identity, (*self.words(run, variant), *way))
         self.running[job.name] = UnderWay(run, subject, job, self.clock(), recording.now())
         self.executor.start(job)
+
+    def _ways(self, subject: Subject) -> list[tuple[str, ...]]:
+        """How the run may be begun, the best first."""
+        newest, older = self.store.unfinished(subject.identity)
+        some = [("--resume",)] if newest.is_file() or older.is_file() else []
+        return [*some, *([("--resume-older",)] if newest.is_file() and older.is_file() else []), ()]
 
     def words(self, run: Run, variant: Variant) -> tuple[str, ...]:
         """The run behind `attnbench`."""
@@ -253,13 +260,13 @@ class Sweep:
                 self.history.seconds[one.run.cell].append(ended.seconds)
         elif self.stopped_by is not None:
             outcome = Outcome("stopped", reason=ended.last_line)
+        elif ended.code == 2 and _held(self.store.unfinished(one.subject.identity)[0].with_suffix(".lock")):
+            outcome = Outcome("elsewhere", reason=ended.last_line)
         elif ended.code == 2 and one.resumed:
-            say(f"{self.title(one.run)}: begun anew, since {ended.last_line}")
-            self._anew.add(one.run)
+            say(f"{self.title(one.run)}: {ended.last_line}")
+            self._failed_ways[one.run] = self._failed_ways.get(one.run, 0) + 1
             self.pending.insert(0, one.run)
             return
-        elif ended.code == 2 and _held(self.store.unfinished(one.subject.identity).with_suffix(".lock")):
-            outcome = Outcome("elsewhere", reason=ended.last_line)
         else:
             said = f": {ended.last_line}" if ended.last_line else ", without a word"
             reason = f"the process ended without a record ({ending(ended.code)}){said}"

@@ -137,8 +137,9 @@ def test_a_cell_that_cannot_run_here_is_kept_with_the_reason(write: Write, tmp_p
     (tmp_path / "deaf.py").write_text(
         source.replace("MECHANISM = Mechanism(", "MECHANISM = Mechanism(honours_masks=False,")
     )
-    suite = write(HEAD + '[[cells]]\nmechanism = "needs.py"\n[[cells]]\nmechanism = "deaf.py"\nregularizer = "sar"\n')
-    dense, needs, deaf = survey.take(suite, prepare=False).cells
+    text = HEAD + '[[cells]]\nmechanism = "needs.py"\n'
+    text += '[[cells]]\nmechanism = "deaf.py"\nregularizer = "sar"\nset = { model.dropout = 0.1 }\n'
+    dense, needs, deaf = survey.take(write(text), prepare=False).cells
     assert dense.refusal is None
     assert needs.refusal is not None and "nowhere_to_be_found" in needs.refusal and not needs.variants
     assert deaf.refusal == "sar shifts the input behind masked rows, and deaf ignores masks"
@@ -220,6 +221,15 @@ def test_a_suite_file_that_is_not_text_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "bytes.toml").write_bytes(b"name = '\xff\xfe'")
     with pytest.raises(AttnbenchError, match="not valid TOML"):
         suites.load(str(tmp_path / "bytes.toml"))
+
+
+def test_the_file_in_the_docs_is_one(write: Write) -> None:
+    page = (ROOT / "docs" / "sweeps.md").read_text("utf-8")
+    shown = page.split("```toml\n")[1].split("```")[0]
+    suite = write(shown)
+    assert {key for key in suites.Suite.model_fields if key not in suite.model_fields_set} == set()
+    rows = {line.split("|")[1] for line in page.splitlines() if line.startswith("| `")}
+    assert {key for key in suites.Suite.model_fields if not any(f"`{key}`" in row for row in rows)} == {"folder"}
 
 
 @pytest.mark.parametrize("name", suites.packaged())

@@ -79,7 +79,8 @@ def test_a_cell_that_cannot_run_gets_its_record_without_a_process(play: Play, tm
     )
     (tmp_path / "needs.py").write_text("import nowhere_to_be_found\n", "utf-8")
     head = 'name = "a"\ntasks = ["recall"]\nseeds = 1\n'
-    text = head + '[[cells]]\nmechanism = "needs.py"\n[[cells]]\nmechanism = "deaf.py"\nregularizer = "sar"\n'
+    text = head + '[[cells]]\nmechanism = "needs.py"\n'
+    text += '[[cells]]\nmechanism = "deaf.py"\nregularizer = "sar"\nset = { model.dropout = 0.1 }\n'
     sweep = play(text, stage := Stage())
     needs, deaf = (sweep.outcomes[run] for run in sweep.runs)
     assert stage.jobs == [] and sweep.failed == []
@@ -88,23 +89,21 @@ def test_a_cell_that_cannot_run_gets_its_record_without_a_process(play: Play, tm
     assert play(text).outcomes[Run(1, 0)].how == "kept"
 
 
-def test_a_checkpoint_that_is_there_is_gone_on_with_and_one_that_is_damaged_is_not(play: Play) -> None:
+def test_a_checkpoint_that_is_there_is_gone_on_with_and_damaged_ones_are_passed_by(play: Play) -> None:
     sweep = play(HEAD, run=False)
-    for cell in (0, 1):
-        path = sweep.store.unfinished(sweep.survey.cells[cell].variants[0].subject.identity)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(b"")
+    dense, local = (sweep.store.unfinished(cell.variants[0].subject.identity) for cell in sweep.survey.cells)
+    dense[0].parent.mkdir(parents=True)
+    for path in (dense[0], *local):
+        path.touch()
 
     def answer(subject: Subject) -> Answer:
         assert stage.sweep is not None
-        damaged = subject.label == "local" and stage.sweep.running[subject.identity].resumed
-        return 2 if damaged else ("ok", 0.5)
+        return 2 if subject.label == "local" and stage.sweep.running[subject.identity].resumed else ("ok", 0.5)
 
-    stage = Stage(answer)
-    play(HEAD, stage)
-    told = [(job.words[2], job.words[6], "--resume" in job.words) for job in stage.jobs]
-    assert told == [
-        ("dense", "0", True), ("local", "0", True), ("local", "0", False), ("dense", "1", False), ("local", "1", False),
+    play(HEAD, stage := Stage(answer))
+    assert [(job.words[2], *job.words[-1:]) for job in stage.jobs] == [
+        ("dense", "--resume"), ("local", "--resume"), ("local", "--resume-older"), ("local", "--json"),
+        ("dense", "--json"), ("local", "--json"),
     ]  # fmt: skip
 
 
@@ -112,7 +111,7 @@ def test_a_run_that_another_process_is_at_is_left_to_it(play: Play) -> None:
     import fcntl
 
     sweep = play(HEAD, run=False)
-    lock = sweep.store.unfinished(sweep.survey.cells[0].variants[0].subject.identity).with_suffix(".lock")
+    lock = sweep.store.unfinished(sweep.survey.cells[0].variants[0].subject.identity)[0].with_suffix(".lock")
     lock.parent.mkdir(parents=True)
     with lock.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
