@@ -17,8 +17,8 @@ Made by `python scripts/tasks_table.py` from what every task declares. `attnbenc
 citation, and, once it is prepared, its sizes, lengths, chance and trivial levels; `attnbench data verify TASK` tells of
 duplicates, contradictions and order.
 
-- **asks**: the kind of head: a class of the input (Classify) or of two inputs (Match), a class at every token (TagTokens), one
-  of the candidates in the input (Choose), the place of an answer (Span).
+- **asks**: the kind of head: a class of the input (Classify) or of two inputs (Match), a class at every token
+  (TagTokens), one of the candidates in the input (Choose), the place of an answer (Span).
 - **tokens**: the most of one input, by default; **in quick**: under the protocol `quick`.
 - **licence of the data**: `generated` needs no files; for the others the task's page says where they are to be had.
 """
