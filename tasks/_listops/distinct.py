@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator
-from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
 
 from attnbench.errors import AttnbenchError
 
-from .. import _arrow
 from .generator import CHUNK, draw
 from .grammar import kept_share
 from .options import SPLITS, Options, splits_of
+from .tables import rows_of, table
 
 _LEAST_KEPT = 1e-4
 #: So many chunks in a row must bring so many new expressions, else too few are left to find.
@@ -39,18 +38,6 @@ def drawn(options: Options, chunk: int) -> pa.Table:
     """The expressions of one chunk, repeats included."""
     trees = draw(options.grammar, options.data_seed, chunk)
     return table(trees.tokens, np.diff(trees.offsets), trees.labels)
-
-
-def table(tokens: np.ndarray, lengths: np.ndarray, labels: np.ndarray) -> pa.Table:
-    """Columns tokens (rows of these lengths, uint8) and label."""
-    return pa.table({"tokens": _arrow.rows(tokens, lengths), "label": labels})
-
-
-def rows_of(made: pa.Table) -> Iterator[bytes]:
-    """The tokens of each expression."""
-    for piece in made.column("tokens").chunks:
-        content, ends = piece.values.to_numpy().tobytes(), piece.offsets.to_pylist()
-        yield from (content[start:end] for start, end in pairwise(ends))
 
 
 def distinct(options: Options, chunk_of: Callable[[int], pa.Table]) -> Iterator[dict[str, pa.Table]]:

@@ -89,7 +89,7 @@ def evaluate(words: Sequence[str]) -> int:
         else:
             raise Malformed(f"unknown token {word[:_LONGEST_SHOWN]!r}")
     if opened:
-        raise Malformed(f"unbalanced brackets: {len(opened)} operators stay open, the last is {opened[-1][0]}")
+        raise Malformed(f"unbalanced brackets: {len(opened)} of [ stay open, the last is {opened[-1][0]}")
     if len(found) != 1:
         raise Malformed(f"{len(found)} expressions, expected one" if found else "empty expression")
     return found[0]

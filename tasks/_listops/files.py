@@ -22,10 +22,11 @@ from attnbench.errors import AttnbenchError
 
 from .. import _carving
 from .._files import fields, lines, utf8
-from .distinct import chunks_of, distinct, drawn, rows_of, table
+from .distinct import chunks_of, distinct, drawn
 from .expressions import Malformed, parse, text
 from .generator import CHUNK
 from .options import RELEASED, SPLITS, Options, splits_of
+from .tables import rows_of, table
 
 FOLDER = "listops-1000"
 NAMES = {"train": "basic_train.tsv", "validation": "basic_val.tsv", "test": "basic_test.tsv"}

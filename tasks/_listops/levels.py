@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import datasets
 import numpy as np
 
-from .distinct import rows_of
 from .expressions import CLOSE, FIRST_DIGIT, FIRST_OPERATOR, apply
 from .options import Options
+from .tables import rows_of
 
 
 def root_and_its_digits(options: Options, made: datasets.DatasetDict) -> dict[str, float]:

@@ -41,7 +41,8 @@ class Options:
         if self.origin == "files":
             usual = {field.name: field.default for field in fields(self)}
             if changed := [name for name in _OF_GENERATED if getattr(self, name) != usual[name]]:
-                raise ValueError(f"{changed[0]} shapes generated expressions; leave it out with origin=files")
+                name = changed[0]
+                raise ValueError(f"{name} shapes generated expressions; with origin=files set {name}={usual[name]}")
         elif self.overlong == "cut":
             raise ValueError("generated expressions are shorter than max_length; leave overlong out")
         elif self.max_length < self.min_length + 2:

@@ -191,7 +191,7 @@ def test_an_export_goes_on_file_by_file_and_another_is_refused(exported: Path, c
 @pytest.mark.parametrize(
     ("values", "what"),
     [
-        ({"origin": "files", "data_seed": 1}, "data_seed shapes generated expressions; leave it out"),
+        ({"origin": "files", "data_seed": 1}, "data_seed shapes generated expressions; with origin=files set data"),
         ({"origin": "files", "min_length": 1}, "min_length shapes generated"),
         ({"origin": "files", "max_args": 3}, "max_args shapes generated"),
         ({"overlong": "cut"}, "leave overlong out"),

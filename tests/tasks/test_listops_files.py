@@ -154,7 +154,7 @@ BAD: dict[str, tuple[Callable[[Path], Any], str]] = {
     "the pipeline's token": (source(b"( ( ( [MAX 2 ) 3 ) X )"), r"row 3: unknown token 'X'"),
     "long token": (source(b"9" * 99), r"row 3: unknown token '9{20}'$"),
     "no blank": (source(b"( ( ( [MAX2 ) 3 ) ] )"), r"row 3: unknown token '\[MAX2'"),
-    "open bracket": (source(b"( ( ( [MAX 2 ) 2 ) )"), r"unbalanced brackets: 1 operators stay open, the last is \[MAX"),
+    "open bracket": (source(b"( ( ( [MAX 2 ) 2 ) )"), r"unbalanced brackets: 1 of \[ stay open, the last is \[MAX"),
     "bracket too many": (source(b"( ( ( [MAX 2 ) 2 ) ] ] )"), r"row 3: unbalanced brackets: a \] without operator"),
     "open parenthesis": (source(b"( ( ( [MAX 2 ) 2 ) ]"), r"row 3: unbalanced parentheses: 1 of \( stay open"),
     "parenthesis too many": (source(b"( ( [MAX 2 ) 2 ) ] )"), r"row 3: unbalanced parentheses: a \) too many"),
