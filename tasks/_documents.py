@@ -73,7 +73,7 @@ def tokenized(options: Options, preparation: Preparation, parts: Mapping[str, Pa
     for folder in (pieces, kept):  # those of an interrupted preparation may be of other files
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
-    with _threads(preparation.workers):
+    with threads(preparation.workers):
         subwords = _vocabulary(options, preparation, parts["train"])
         made, lengths = {}, {}
         for name, part in parts.items():
@@ -84,7 +84,7 @@ def tokenized(options: Options, preparation: Preparation, parts: Mapping[str, Pa
 
 
 @contextmanager
-def _threads(workers: int) -> Iterator[None]:
+def threads(workers: int) -> Iterator[None]:
     """The library `tokenizers` uses all cores or one; the result is the same."""
     name, before = "TOKENIZERS_PARALLELISM", os.environ.get("TOKENIZERS_PARALLELISM")
     os.environ[name] = "false" if workers == 1 else "true"

@@ -11,6 +11,7 @@ from pydantic import PositiveInt
 from attnbench.contracts import Preparation
 
 from .._documents import Options as Documents
+from .._documents import threads
 from .._subwords import FILE, Subwords
 
 #: A vocabulary is trained on no more of the training texts than this.
@@ -42,9 +43,11 @@ def vocabulary(options: Shared, preparation: Preparation, texts: Iterable[str]) 
     path.parent.mkdir(exist_ok=True)
     if path.is_file():
         return Subwords.load(path)
-    subwords = (
-        Subwords.load(options.tokenizer) if options.tokenizer else Subwords.train(_first(texts), options.vocab_size)
-    )
+    if options.tokenizer:
+        subwords = Subwords.load(options.tokenizer)
+    else:
+        with threads(preparation.workers):
+            subwords = Subwords.train(_first(texts), options.vocab_size)
     partial = path.with_suffix(".partial")
     subwords.save(partial)
     partial.replace(path)

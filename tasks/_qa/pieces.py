@@ -22,6 +22,7 @@ from attnbench.contracts import Preparation
 from attnbench.errors import AttnbenchError
 
 from .. import _arrow
+from .._documents import threads
 
 SPLITS = ("train", "validation", "test")
 Q = TypeVar("Q")
@@ -88,7 +89,8 @@ def made(
             stem = folder / f"{part.name}-{start:09d}"
             done = stem.with_suffix(".json")
             if not done.is_file():
-                _write(done, stem, part, chosen, rows, schema)
+                with threads(preparation.workers):
+                    _write(done, stem, part, chosen, rows, schema)
             for split, counted in json.loads(done.read_text("utf-8")).items():
                 counts[split].update(counted)
                 if counted["rows"]:

@@ -21,6 +21,7 @@ from .pieces import SPLITS, Part, identity_of
 from .records import Record
 
 Q = TypeVar("Q")
+_NONE = np.zeros(0, np.uint64)
 
 
 @dataclass(frozen=True)
@@ -119,11 +120,11 @@ class Described(NamedTuple):
 
 
 class _Survey(NamedTuple):
-    """Draws of the units and questions of a part, (questions, 2) each, and digests of their documents."""
+    """Draws of the units and questions of a part, (questions, 2) each, and the documents of each, uint64 digests."""
 
     units: np.ndarray
     questions: np.ndarray
-    documents: list[set[bytes]]
+    documents: list[np.ndarray]
 
 
 def parts(
@@ -161,7 +162,7 @@ def _survey(seed: int, described: Iterable[Described]) -> _Survey:
     for one in described:
         units.append(_carving.digests(seed, [one.unit.encode()]))
         questions.append(_carving.digests(seed, [one.question.encode()]))
-        documents.append({_carving.digests(seed, [text.encode()]).tobytes()[:8] for text in one.documents})
+        documents.append(_carving.digests(seed, [text.encode() for text in one.documents])[:, 0])
     return _Survey(np.concatenate(units), np.concatenate(questions), documents)
 
 
@@ -189,12 +190,13 @@ def _tell_shared(
     preparation: Preparation, what: str, splits: Mapping[str, np.ndarray], surveys: Mapping[str, _Survey]
 ) -> None:
     """Keeps which share of the documents of the other splits the training split has too."""
-    seen: dict[str, set[bytes]] = {split: set() for split in SPLITS}
+    of_split: dict[str, list[np.ndarray]] = {split: [] for split in ("", *SPLITS)}
     for name, found in surveys.items():
         for split, documents in zip(splits[name].tolist(), found.documents, strict=True):
-            if split:
-                seen[split] |= documents
-    shares = {split: round(len(seen[split] & seen["train"]) / max(1, len(seen[split])), 4) for split in SPLITS[1:]}
+            of_split[split].append(documents)
+    seen = {split: np.unique(np.concatenate(of_split[split] or [_NONE])) for split in SPLITS}
+    shared = {split: len(np.intersect1d(seen[split], seen["train"], assume_unique=True)) for split in SPLITS[1:]}
+    shares = {split: round(count / max(1, len(seen[split])), 4) for split, count in shared.items()}
     preparation.fact(f"{what}_shared_with_training", shares)
     if any(shares.values()):
         listed = ", ".join(f"{100 * share:.1f} % of those of {split}" for split, share in shares.items())
