@@ -231,7 +231,11 @@ class Sweep:
         way = ways[min(self._failed_ways.get(run, 0), len(ways) - 1)]
         job = Job(subject.identity, (*self.words(run, variant), *way))
         self.running[job.name] = UnderWay(run, subject, job, self.clock(), recording.now())
-        self.executor.start(job)
+        try:
+            self.executor.start(job)
+        except BaseException:
+            del self.running[job.name]
+            raise
 
     def _ways(self, subject: Subject) -> list[tuple[str, ...]]:
         """How the run may be begun, the best first."""
@@ -302,8 +306,9 @@ class Sweep:
             self._impatient = self.stopped_by is not None
             self.stopped_by = number
 
+        heard = [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]  # not under nohup
         try:
-            before = {number: signal.signal(number, handle) for number in _SIGNALS}
+            before = {number: signal.signal(number, handle) for number in heard}
         except ValueError:  # not in the main thread, where signals are not ours to take
             before = {}
         try:
@@ -319,9 +324,10 @@ class Sweep:
             yield
         except BaseException:
             self.executor.kill()
-            while self.running:
+            limit = time.monotonic() + GRACE_SECONDS
+            while self.running and time.monotonic() < limit:
                 for ended in self.executor.wait(_LOOK_SECONDS):
-                    self.running.pop(ended.job.name)
+                    self.running.pop(ended.job.name, None)
             raise
 
 

@@ -34,6 +34,7 @@ class Stage:
     jobs: list[Job] = field(default_factory=list)
     most: int = 0
     asked_to_stop: bool = False
+    killed: bool = False
     _ends: dict[str, float] = field(default_factory=dict)
 
     def start(self, job: Job) -> None:
@@ -72,7 +73,7 @@ class Stage:
         self.asked_to_stop = True
 
     def kill(self) -> None:
-        self._ends.clear()
+        self.killed = True
 
 
 class Play:

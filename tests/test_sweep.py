@@ -135,6 +135,17 @@ def test_a_signal_asks_the_runs_to_stop_and_begins_no_other(play: Play, number: 
     assert hows(play(HEAD)) == ["ran"] * 4
 
 
+def test_a_signal_that_is_ignored_stays_so(play: Play) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        sweep = play(HEAD, run=False)
+        sweep.watch = lambda sweep: os.kill(os.getpid(), signal.SIGHUP)
+        sweep()
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert hows(sweep) == ["ran"] * 4 and sweep.stopped_by is None
+
+
 def test_when_a_record_cannot_be_written_no_process_stays(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*arguments: Any, **more: Any) -> None:
         raise AttnbenchError("the disk is full")
@@ -142,10 +153,9 @@ def test_when_a_record_cannot_be_written_no_process_stays(play: Play, monkeypatc
     stage = Stage(lambda subject: -9, workers=2)
     sweep = play(HEAD, stage, run=False)
     monkeypatch.setattr(recording, "store", full)
-    monkeypatch.setattr(stage, "kill", lambda: sweep.running.clear())
     with pytest.raises(AttnbenchError, match="the disk is full"):
         sweep()
-    assert sweep.running == {}
+    assert sweep.running == {} and stage.killed
 
 
 # --- budget -----------------------------------------------------------------------------------------------------------
