@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
@@ -18,6 +17,7 @@ from pydantic import Field, NonNegativeInt
 from attnbench.contracts import Classify, Controls, Preparation, Source, Task
 from attnbench.errors import AttnbenchError
 
+from .._parallel import in_parallel
 from .geometry import Ints, Parameters, parameters
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def prepare(options: Options, preparation: Preparation) -> datasets.DatasetDict:
         if not all(path.is_file() for path in paths.values()):
             _write(make(range(start, min(start + _CHUNK, count))), paths)
 
-    _in_parallel(fill, starts, preparation, "images, in thousands")
+    in_parallel(fill, starts, preparation, "images, in thousands")
     return datasets.DatasetDict(
         {
             name: datasets.concatenate_datasets(
@@ -150,17 +150,6 @@ def _write(chunk: Chunk, paths: dict[str, Path]) -> None:
         partial.replace(path)
 
 
-def _in_parallel(work: Callable[[int], None], items: Sequence[int], preparation: Preparation, title: str) -> None:
-    """Threads suffice: the compiled kernels and Pillow let go of the interpreter."""
-    pool = ThreadPoolExecutor(preparation.workers)
-    try:
-        done = pool.map(work, items)
-        for _ in preparation.progress(items, title):
-            next(done)
-    finally:  # after an interrupt too: what is being written ends, what waits does not begin
-        pool.shutdown(wait=True, cancel_futures=True)
-
-
 def export(options: Options, preparation: Preparation) -> None:
     """Draws the images into the released layout below `preparation.folder`; batches that are whole already stay."""
     from . import layout
@@ -176,7 +165,7 @@ def export(options: Options, preparation: Preparation) -> None:
             count = min(layout.BATCH, options.examples - batch * layout.BATCH)
             layout.write_batch(home, batch, chosen, options.data_seed, count)
 
-    _in_parallel(write, range(-(-options.examples // layout.BATCH)), preparation, "images, in thousands")
+    in_parallel(write, range(-(-options.examples // layout.BATCH)), preparation, "images, in thousands")
 
 
 def pinned(options: Options) -> str | None:
