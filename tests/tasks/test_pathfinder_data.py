@@ -23,6 +23,7 @@ from attnbench import data, registry
 from attnbench.columns import Ragged
 from attnbench.errors import AttnbenchError
 from attnbench.options import parse
+from attnbench.verification import verify
 
 COUNT = 60
 MANIFEST = json.loads((Path(layout.__file__).parent / "manifest.json").read_text("utf-8"))
@@ -102,10 +103,7 @@ def test_workers_do_not_matter_and_nothing_is_left_over(cache: Path, monkeypatch
 def test_the_manifest_holds(cache: Path, known: dict[str, Any]) -> None:
     asked = {key: value for key, value in known.items() if key != "sha256"}
     assert prepared(**asked).card["sha256"] == known["sha256"]
-    assert (
-        data.verify(prepared(**asked), registry.load("tasks", "pathfinder"), options(**asked))["on record"]
-        == "the same"
-    )
+    assert verify(prepared(**asked), registry.load("tasks", "pathfinder"), options(**asked))["on record"] == "the same"
 
 
 def test_a_set_that_differs_from_the_record_is_refused(cache: Path) -> None:
@@ -116,7 +114,7 @@ def test_a_set_that_differs_from_the_record_is_refused(cache: Path) -> None:
     with pytest.raises(
         AttnbenchError, match=f"damaged: sha256 {found.card['sha256']}, was 0000.*remove .* and prepare"
     ):
-        data.verify(prepared(examples=1000), plugin, options(examples=1000))
+        verify(prepared(examples=1000), plugin, options(examples=1000))
     assert plugin.object.pinned is not None and plugin.object.pinned(options(examples=1000)) == found.card["sha256"]
     assert plugin.object.pinned(options(examples=1000, distractors=3)) is None
 
