@@ -22,6 +22,7 @@ from attnbench.options import as_json
 from ._files import refuse_stand_in, utf8
 
 _ROWS_AT_ONCE = 1000
+_UNREADABLE = (pa.ArrowException, OSError, UnicodeDecodeError)
 _SHARD = re.compile(r"-(\d+)-of-(\d+)\.parquet$")
 
 
@@ -153,10 +154,12 @@ def read(files: Sequence[Path]) -> Iterator[Batches]:
             refuse_stand_in(path, file.read(64))
         try:
             parquet = pq.ParquetFile(path)
-        except (pa.ArrowException, OSError) as error:
+            schema = parquet.schema_arrow
+            str(schema)  # names that are no UTF-8
+        except _UNREADABLE as error:
             raise _damaged(str(path), error) from None
         with parquet:
-            yield Batches(str(path), parquet.schema_arrow, parquet.iter_batches(_ROWS_AT_ONCE))
+            yield Batches(str(path), schema, parquet.iter_batches(_ROWS_AT_ONCE))
 
 
 def _damaged(where: str, error: BaseException) -> AttnbenchError:
@@ -182,7 +185,7 @@ def rows(parts: Iterable[Batches], columns: Sequence[Column]) -> Iterator[tuple[
                     for value, column in zip(found, columns, strict=True):
                         _check_value(place, value, column)
                     yield place, list(found)
-        except (pa.ArrowException, OSError) as error:
+        except _UNREADABLE as error:
             raise _damaged(f"{where} after row {row}", error) from None
         if not row:
             raise AttnbenchError(f"{where}: no rows")

@@ -8,12 +8,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import datasets
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from attnbench.tasks import _cifar
+from attnbench.tasks import _cifar, image
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
@@ -25,6 +26,7 @@ from attnbench.config import Padding
 from attnbench.errors import AttnbenchError
 from attnbench.options import as_json
 from attnbench.questions import question_of
+from attnbench.verification import verify
 
 Call = Callable[..., tuple[int, str, str]]
 COLOURS, LABELS = colours(60), [number % 10 for number in range(60)]
@@ -170,8 +172,6 @@ def test_duplicates_are_counted(source: Path) -> None:
 
 
 def test_the_sample_of_real_pictures(test_data: Path) -> None:
-    from attnbench.tasks import image
-
     found = prepared("image", test_data / "cifar10_jpeg", grey="pil")
     table = pq.read_table(test_data / "cifar10_jpeg" / "plain_text" / TEST)
     truth = [
@@ -181,18 +181,16 @@ def test_the_sample_of_real_pictures(test_data: Path) -> None:
     assert sorted(pixels(found, "test")) == sorted(truth)
     assert found.card["notes"][0].startswith("2,000 pictures of train are JPEG, which loses detail")
     assert found.card["trivial"]["token_counts"] < 0.25
-    made = {name: attnbench_dataset(found, name) for name in ("train", "test")}
-    level = image.small_cnn(options("image"), made)["small_cnn"]
-    assert 0.35 < level < 0.7
-    np.random.Generator(np.random.PCG64(0)).shuffle(shuffled := np.asarray(found.splits["train"].targets).copy())
+
+
+@pytest.mark.slow
+def test_a_small_convolutional_network_tells_whether_labels_fit_the_pictures(test_data: Path) -> None:
+    found = prepared("image", test_data / "cifar10_jpeg")
+    assert 0.35 < verify(found, plugin("image"), options("image"))["trivial"]["small_cnn"] < 0.7
+    made = {name: datasets.load_from_disk(str(found.folder / name)) for name in ("train", "test")}
+    shuffled = np.random.Generator(np.random.PCG64(0)).permutation(np.asarray(found.splits["train"].targets))
     made["train"] = made["train"].remove_columns("label").add_column("label", shuffled)
-    assert image.small_cnn(options("image"), made)["small_cnn"] < 0.25, "labels that do not fit the pictures are found"
-
-
-def attnbench_dataset(found: data.TaskData, split: str) -> Any:
-    import datasets
-
-    return datasets.load_from_disk(str(found.folder / split))
+    assert image.small_cnn(options("image"), datasets.DatasetDict(made))["small_cnn"] < 0.25
 
 
 def spoil(row: int = 7, packed: Any = ..., label: Any = ..., **more: Any) -> Callable[[Path], None]:

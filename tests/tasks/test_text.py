@@ -347,4 +347,4 @@ def test_any_file_as_a_review_is_refused_or_read_as_it_is(tmp_path: Path, conten
     if isinstance(found, AttnbenchError):
         assert "1_10.txt: " in str(found)
     else:
-        assert found.texts[1] == content and content.decode().strip() and b"\0" not in content
+        assert found.texts[1] == content and content.strip() and content.decode() and b"\0" not in content
