@@ -161,7 +161,7 @@ def test_a_users_preset_and_the_attention_options_meet(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("[tasks.recal.model]\ndim = 16\n", "unknown task in protocol mine 'recal'; did you mean recall?"),
+        ("[tasks.recal.model]\ndim = 16\n", "unknown task in protocol mine 'recal'; did you mean recall or retrieval?"),
         ("[tasks.digitz.attention]\nblock_size = 4\n", "'digitz'; did you mean digits?"),
         (
             "[tasks.recall.attention]\nblok_size = 4\n",

@@ -130,6 +130,10 @@ def test_a_subset_is_drawn_from_the_whole_file(source: Path) -> None:
     assert triples(prepared("retrieval", source, examples=20, data_seed=1), "train") != taken
     with pytest.raises(AttnbenchError, match=r"train\.tsv: 40 rows, 41 are asked for"):
         prepared("retrieval", source, examples=41)
+    left_out = next(n for n, row in enumerate(truth("train"), 1) if row not in taken)
+    changed(left_out, field(0, b"2"))(source)
+    with pytest.raises(AttnbenchError, match=rf"train\.tsv, row {left_out}: label '2'"):
+        prepared("retrieval", source, examples=20, max_length=99)
 
 
 def test_each_option_has_its_own_set() -> None:

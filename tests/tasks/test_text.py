@@ -110,6 +110,19 @@ def test_all_layouts_give_the_same_set(source: Path, tmp_path: Path, monkeypatch
         assert prepared("text", place).card["sha256"] == wanted, place
 
 
+def test_reviews_of_the_original_folder(test_data: Path, tmp_path: Path) -> None:
+    """Real ones at their original places; the folder tells the label."""
+    home = folder(tmp_path / "there", {"train": REVIEWS, "test": REVIEWS[:4]})
+    lines = (test_data / "qa_samples" / "imdb_corpus.jsonl").read_text("utf-8").splitlines()
+    originals = {row["orig"]: row["text"] for row in map(json.loads, lines)}
+    for place, text in originals.items():
+        (tmp_path / "there" / place).write_text(text, "utf-8")
+    found = _imdb.read("text", options("text"), silent(tmp_path / "work", home))["train"]
+    assert len(found.texts) == 60 + len(originals) == 63
+    labels = dict(zip(found.texts, found.labels, strict=True))
+    assert [labels[text.encode()] for text in originals.values()] == [0, 0, 0]
+
+
 def test_the_order_of_the_files_does_not_matter_and_rows_are_shuffled(source: Path, tmp_path: Path) -> None:
     """T28: the hub's rows are sorted by label; a subset of the first would have one class."""
     path = source / "plain_text" / TRAIN
