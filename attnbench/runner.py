@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import resource
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
-from attnbench import data, recording, statistics
+from attnbench import data, judgement, recording
 from attnbench.checkpoint import Checkpoint
 from attnbench.contracts import Task
 from attnbench.difference import question
@@ -173,7 +170,7 @@ def probe(plan: Plan, device: str = "auto", numerics: Mode = "fast") -> Probe:
         batches=(batches["validation"], batches["test"]),
     )
     on_gpu = trainer.accelerator.device.type == "cuda"
-    return Probe(seconds=seconds, measured=sum(parts), peak_bytes=peak_bytes(on_gpu))
+    return Probe(seconds=seconds, measured=sum(parts), peak_bytes=judgement.peak_bytes(on_gpu))
 
 
 def _execute(plan: Plan, settings: Settings, start: _Start) -> tuple[Record, Path]:
@@ -214,12 +211,12 @@ def _train(
         trainer.fit()
         if not settings.trial:
             predictions = trainer.test()
-            quality = _quality(task, prepared, trainer, predictions)
-            status, why = _judge(quality, predictions.scores)
+            quality = judgement.quality_of(task, prepared, trainer, predictions)
+            status, why = judgement.judge(quality, predictions.scores)
     except Stopped as stopped:
         if stopped.status == "diverged":  # it would do so again
             checkpoint.remove()
-        cost = _cost(trainer, model)
+        cost = judgement.cost_of(trainer, model)
         return _store(plan, spec, settings, start, stopped.status, stopped.reason, trainer=trainer, cost=cost)
     except Interrupted:
         raise
@@ -232,7 +229,7 @@ def _train(
         return _store(plan, spec, settings, start, "oom", reason, trainer=trainer)
     stored = _store(
         plan, spec, settings, start, status, why,
-        trainer=trainer, cost=_cost(trainer, model), quality=quality, predictions=predictions,
+        trainer=trainer, cost=judgement.cost_of(trainer, model), quality=quality, predictions=predictions,
     )  # fmt: skip
     checkpoint.remove()
     return stored
@@ -317,57 +314,6 @@ def _job(plan: Plan, task: Task, prepared: data.TaskData, model: Model, settings
         device=settings.device,
         max_seconds=settings.max_seconds,
     )
-
-
-def _quality(task: Task, prepared: data.TaskData, trainer: Trainer, predictions: Predictions) -> Quality:
-    scores = predictions.scores
-    mean, low, high = statistics.score_interval(scores)
-    return Quality(
-        metric=task.metric,
-        best_step=trainer.best_step,
-        validation=trainer.best_validation,
-        test=mean,
-        interval=(low, high),
-        examples=len(scores),
-        predictions=predictions.count,
-        more=predictions.more,
-        chance=prepared.card["chance"],
-        trivial=prepared.card["trivial"],
-        p_above_chance=statistics.p_above(scores, prepared.card["chance"]),
-    )
-
-
-def _judge(quality: Quality, scores: np.ndarray) -> tuple[Status, str | None]:
-    level = statistics.ABOVE_CHANCE_LEVEL
-    score = f"test score {quality.test:.3f} is not above"
-    if quality.p_above_chance >= level:
-        return "not_above_chance", f"{score} chance, {quality.chance:.3f}, at the {level} level"
-    name, trivial = max(quality.trivial.items(), key=lambda item: item[1], default=("", 0.0))
-    if name and statistics.p_above(scores, trivial) >= level:
-        return "trivial", f"{score} the trivial predictor {name}, {trivial:.3f}, at the {level} level"
-    return "ok", None
-
-
-def _cost(trainer: Trainer, model: Model) -> Cost:
-    total, mixers = model.count_parameters()
-    on_gpu = trainer.accelerator.device.type == "cuda"
-    seconds = max(trainer.seconds, 1e-9)
-    return Cost(
-        params_total=total,
-        params_mixer=mixers,
-        train_seconds=round(trainer.seconds, 3),
-        samples_per_second=round(trainer.step * trainer.job.budget.batch / seconds, 3),
-        peak_bytes=peak_bytes(on_gpu),
-        peak_how="CUDA allocator, whole process" if on_gpu else "resident set, whole process",
-    )
-
-
-def peak_bytes(on_gpu: bool) -> int:
-    """Of this process so far: on the GPU by its allocator, else resident."""
-    if on_gpu:
-        return torch.cuda.max_memory_allocated()
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
 
 
 def subject_of(plan: Plan, spec: Spec, trial: bool = False) -> Subject:
