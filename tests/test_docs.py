@@ -1,8 +1,10 @@
-"""Pages that a script makes are what it makes now."""
+"""Pages that a script makes are what it makes now, and tests that a page names are there."""
 
 from __future__ import annotations
 
+import ast
 import importlib.util
+import re
 from pathlib import Path
 
 import pytest
@@ -38,3 +40,15 @@ def test_the_table_is_the_same_without_xformers(monkeypatch: pytest.MonkeyPatch)
 def test_every_mechanism_says_its_family(name: str) -> None:
     thing = registry.load("mechanisms", name).object
     assert isinstance(thing, Cell) or thing.family in FAMILIES
+
+
+def test_every_trap_names_tests_that_exist() -> None:
+    rows = [line for line in (ROOT / "docs" / "traps.md").read_text("utf-8").splitlines() if line.startswith("| **")]
+    assert len(rows) > 30
+    for row in rows:
+        trap, seen, done, tests = row.strip("| ").split(" | ")
+        named = re.findall(r"`(tests/[\w/]+\.py)::(test_\w+)`", tests)
+        assert trap and seen and done and named and len(named) == tests.count("::"), row
+        for path, function in named:
+            tree = ast.parse((ROOT / path).read_text("utf-8"))
+            assert function in {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}, (path, function)

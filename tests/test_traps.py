@@ -182,13 +182,14 @@ def test_two_documents_are_compared_by_both_vectors_their_product_and_their_diff
     documents = [(tokens, masks[0]), (tokens.flip(1), masks[1])]
     with torch.no_grad():
         a, b = (_vector(model, pooling, *document) for document in documents)
-        weight, bias = model.head.linear.weight, model.head.linear.bias
+        weight, bias = (model.get_parameter(f"head.linear.{name}") for name in ("weight", "bias"))
         one, two, product, difference = weight.split(8, dim=1)
         wanted = a @ one.T + b @ two.T + (a * b) @ product.T + (a - b) @ difference.T + bias
         torch.testing.assert_close(model(documents, None), wanted)
 
 
 def _vector(model: Model, pooling: str, tokens: Tensor, mask: Tensor) -> Tensor:
+    rows: Tensor
     rows, _, layout = model.encoder(tokens, mask)
     front = int(pooling == "cls")
     assert rows.shape[1] == front + 12 and layout.length == 12
@@ -309,8 +310,7 @@ def fitted(**settings: Any) -> list[CurvePoint]:
 
 
 def test_every_setting_has_a_second_value() -> None:
-    parts = {"model": ModelConfig, "budget": Budget}
-    known = {f"{part}.{name}" for part, kind in parts.items() for name in kind.model_fields}
+    known = {f"model.{name}" for name in ModelConfig.model_fields} | {f"budget.{name}" for name in Budget.model_fields}
     assert known == SECOND.keys() | ROUNDING
 
 

@@ -81,7 +81,7 @@ def planes() -> Any:
 
 
 def test_the_two_greys_differ_by_one_level_for_a_quarter_of_all_colours() -> None:
-    """T16, over all 16.7 million: Pillow's is Pillow's own; TensorFlow's is the floor of the exact sum, but where that
+    """Over all 16.7 million: Pillow's is Pillow's own; TensorFlow's is the floor of the exact sum, but where that
     is a whole number within float32's rounding.
     """
     lower = rounded = 0
@@ -99,7 +99,7 @@ def test_the_two_greys_differ_by_one_level_for_a_quarter_of_all_colours() -> Non
 
 
 def test_pixels_lie_row_by_row_and_none_is_masked(source: Path) -> None:
-    """T5, T17: ids 0..255 are levels, black included."""
+    """Ids 0..255 are levels, black included."""
     truth = sorted((by_pillow(picture), label) for picture, label in zip(COLOURS, LABELS, strict=True))
     found = prepared("image", source, grey="pil")
     assert sorted(pixels(found, "train") + pixels(found, "validation")) == truth
@@ -113,7 +113,7 @@ def test_pixels_lie_row_by_row_and_none_is_masked(source: Path) -> None:
 
 @pytest.mark.parametrize("mechanism", ["dense", "bigbird", "ernie_sparse"])
 def test_a_black_picture_is_a_picture(mechanism: str) -> None:
-    """T5: in LRA's code all of it is padding."""
+    """In LRA's code all of it is padding."""
     from attnbench import plan
     from attnbench.runner import _build
 
@@ -137,7 +137,7 @@ def test_the_layouts_give_the_same_set(
 
 
 def test_validation_is_carved_by_content_or_the_last_tenth(source: Path) -> None:
-    """T29: of train in both variants; T28: rows are shuffled, and a subset is drawn from all of them."""
+    """Of train in both variants; rows are shuffled, and a subset is drawn from all of them."""
     found = prepared("image", source)
     train, validation = (dict(pixels(found, name)) for name in ("train", "validation"))
     assert 0 < len(validation) < 20 and len(train) + len(validation) == 60 and not set(train) & set(validation)
@@ -154,7 +154,6 @@ def test_validation_is_carved_by_content_or_the_last_tenth(source: Path) -> None
 
 
 def test_each_option_has_its_own_set() -> None:
-    """T21."""
     changed = {"grey": "pil", "validation": "last", "examples": 50, "test_examples": 5, "data_seed": 2,
                "image_column": "image", "label_column": "labels"}  # fmt: skip
     all_options = [options("image"), *(options("image", **{name: value}) for name, value in changed.items())]

@@ -267,6 +267,15 @@ def test_stray_files_are_no_metadata(cache: Path, files: Path) -> None:
     assert len(layout.listed(files)) == COUNT
 
 
+def test_metadata_files_are_read_in_the_order_of_their_numbers(files: Path) -> None:
+    """Not 0, 10, 2: the number of an image is its place in this order, and its split follows from it."""
+    whole = layout.listed(files)
+    lines = (files / "metadata" / "0.npy").read_text().splitlines(keepends=True)
+    for start, number in ((40, 10), (20, 2), (0, 0)):
+        (files / "metadata" / f"{number}.npy").write_text("".join(lines[start : start + 20]))
+    assert [one.path for one in layout.listed(files)] == [one.path for one in whole]
+
+
 def truncate(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-200])
 

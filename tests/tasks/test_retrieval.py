@@ -64,7 +64,7 @@ def truth(split: str, cut: int = 4000) -> list[tuple[int, bytes, bytes]]:
 
 
 def test_both_texts_are_read_as_they_stand_and_cut(source: Path) -> None:
-    """T14: a quote is a character; NA and digits are text; T24: no row is dropped; the three files are the splits."""
+    """A quote is a character; NA and digits are text; no row is dropped; the three files are the splits."""
     for cut in (4000, 9):
         found = prepared("retrieval", source, max_length=cut)
         for split in AAN:
@@ -121,7 +121,7 @@ def test_the_layouts_and_packed_files_are_found(tmp_path: Path, place: str) -> N
 
 
 def test_a_subset_is_drawn_from_the_whole_file(source: Path) -> None:
-    """T28: never the first rows."""
+    """Never the first rows."""
     found = prepared("retrieval", source, examples=20, test_examples=14)
     taken = triples(found, "train")
     assert len(taken) == 20 and taken != truth("train")[:20]
@@ -137,7 +137,6 @@ def test_a_subset_is_drawn_from_the_whole_file(source: Path) -> None:
 
 
 def test_each_option_has_its_own_set() -> None:
-    """T21."""
     changed = {"max_length": 9, "escapes": "decoded", "examples": 5, "validation_examples": 5, "test_examples": 5}
     all_options = [options("retrieval"), *(options("retrieval", **{name: value}) for name, value in changed.items())]
     all_options.append(options("retrieval", examples=5, data_seed=1))

@@ -98,7 +98,6 @@ def test_it_cannot_be_taken_for_retrieval() -> None:
 
 
 def test_each_option_has_its_own_set() -> None:
-    """T21."""
     changed = {"max_length": 99, "topics": 3, "words": 3, "density": 0.1, "letters": "own", "data_seed": 1,
                "train": 9, "validation": 9, "test": 9}  # fmt: skip
     usual = options("retrieval_synthetic")

@@ -65,7 +65,7 @@ def pairs(found: data.TaskData, split: str) -> list[tuple[bytes, int]]:
 
 
 def test_ids_are_bytes_of_the_whole_text_plus_one_cut_at_max_length(source: Path) -> None:
-    """T12: bytes, not characters; nothing lower-cased, tags kept; T13: the length is an option."""
+    """Bytes, not characters; nothing lower-cased, tags kept; the length is an option."""
     truth = {name: [(text.encode()[:18], label) for text, label in rows] for name, rows in rows_of(source).items()}
     found = prepared("text", source, max_length=18)
     assert sorted(pairs(found, "train") + pairs(found, "validation")) == sorted(truth["train"])
@@ -124,7 +124,7 @@ def test_reviews_of_the_original_folder(test_data: Path, tmp_path: Path) -> None
 
 
 def test_the_order_of_the_files_does_not_matter_and_rows_are_shuffled(source: Path, tmp_path: Path) -> None:
-    """T28: the hub's rows are sorted by label; a subset of the first would have one class."""
+    """The hub's rows are sorted by label; a subset of the first would have one class."""
     path = source / "plain_text" / TRAIN
     found = prepared("text", source, examples=30)
     assert 8 <= sum(np.asarray(found.splits["train"].targets)) <= 22
@@ -134,7 +134,7 @@ def test_the_order_of_the_files_does_not_matter_and_rows_are_shuffled(source: Pa
 
 
 def test_validation_is_carved_by_content_and_equal_texts_stay_together(source: Path) -> None:
-    """T29: no test review is in validation, unless asked for by name."""
+    """No test review is in validation, unless asked for by name."""
     path = source / "plain_text" / TRAIN
     reviews(path, rows_of(source)["train"] * 3)
     found = prepared("text", source)
@@ -153,7 +153,6 @@ def test_lra_validates_on_test_by_name_only(source: Path) -> None:
 
 
 def test_each_option_has_its_own_set() -> None:
-    """T21."""
     changed = {"max_length": 9, "validation": "test", "examples": 50, "test_examples": 5, "data_seed": 2}
     all_options = [options("text"), *(options("text", **{name: value}) for name, value in changed.items())]
     assert set(changed) == set(as_json(all_options[0]))
