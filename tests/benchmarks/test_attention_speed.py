@@ -84,14 +84,14 @@ def bigbird(length: int) -> Pattern:
 
 @pytest.mark.parametrize("backward", [False, True], ids=["forward", "both"])
 @pytest.mark.parametrize("length", LENGTHS)
-@pytest.mark.parametrize("peer", ["dense", "transformers", "xformers"])
+@pytest.mark.parametrize("peer", ["dense", "transformers", "transformers without its tail", "xformers"])
 def test_bigbird(benchmark: BenchmarkFixture, peer: str, length: int, backward: bool) -> None:
     """3 window + 3 random + 2 global blocks."""
     pattern = bigbird(length)
     if peer == "dense":
         other: peers.Attention = scaled_dot_product_attention
-    elif peer == "transformers":
-        other = peers.transformers_bigbird(random_blocks(length))
+    elif "transformers" in peer:
+        other = peers.transformers_bigbird(random_blocks(length), tail="tail" not in peer)
     else:
         shown = pattern.topology.block_map(length).clone()
         for end in (0, -1):
