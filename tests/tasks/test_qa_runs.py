@@ -20,6 +20,7 @@ from qa_files import options, prepared
 import attnbench
 from attnbench import store
 from attnbench.contracts import Preparation
+from attnbench.options import as_json
 
 SMALL: dict[str, dict[str, Any]] = {
     "squad": {"vocab_size": 300, "max_length": 96, "max_question": 24, "overlap": 8, "held_out": "paragraphs"},
@@ -58,12 +59,17 @@ def samples(tmp_path_factory: pytest.TempPathFactory, test_data: Path) -> dict[s
     return {task: folder / task for task in SMALL}
 
 
+def exactly(task: str, **values: Any) -> dict[str, Any]:
+    """All options of the task, so that the protocol sets none."""
+    return {f"{task}.{name}": value for name, value in as_json(options(task, **values)).items()}
+
+
 @pytest.mark.parametrize("task", SMALL)
 @pytest.mark.parametrize("mechanism", ["dense", "bigbird", "ernie_sparse"])
 def test_from_files_to_a_record(tmp_path: Path, samples: dict[str, Path], task: str, mechanism: str) -> None:
     found = prepared(task, samples[task], **SMALL[task])
     blocks = {} if mechanism == "dense" else {"block_size": 16}
-    settings = {**TINY, **{f"{task}.{name}": value for name, value in SMALL[task].items()}, **blocks}
+    settings = {**TINY, **exactly(task, **SMALL[task]), **blocks}
     record = attnbench.run(mechanism, task, options=settings, results=tmp_path / "results")
     assert record.status in ("ok", "not_above_chance", "trivial"), record.reason
     assert record.quality is not None and record.spec.task.data_key == found.key
@@ -83,7 +89,7 @@ LEARNING = {"budget.steps": 150, "budget.eval_every": 50, "budget.lr": 2e-3, "bu
 
 def learnt(task: str, folder: Path, results: Path, **more: Any) -> Any:
     prepared(task, folder, **more)
-    settings = {**LEARNING, **{f"{task}.{name}": value for name, value in more.items()}}
+    settings = {**LEARNING, **exactly(task, **more)}
     record = attnbench.run("dense", task, options=settings, results=results)
     assert record.quality is not None and record.status == "ok", record.reason
     return record.quality
@@ -109,7 +115,7 @@ def test_windows_are_learnt_across_documents(tmp_path: Path) -> None:
     shutil.copyfile(tree / "qa" / "wikipedia-train.json", tree / "qa" / "wikipedia-dev.json")
     shape = {"vocab_size": 400, "max_length": 96, "max_question": 24, "overlap": 16}
     prepared("triviaqa", tree, **shape)
-    settings = {**LEARNING, "budget.steps": 600, "budget.eval_every": 600, **shape}
+    settings = {**LEARNING, "budget.steps": 600, "budget.eval_every": 600, **exactly("triviaqa", **shape)}
     record = attnbench.run("dense", "triviaqa", options=settings, results=tmp_path / "results")
     assert record.quality is not None and record.quality.examples == 30
     reachable = 1 - 7 / 30  # the answers of seven stand nowhere; three questions are for validation
