@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
 import sys
 import tarfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -235,3 +236,36 @@ def test_threads_of_the_tokenizers_are_as_many_as_asked_for(tmp_path: Path, monk
         prepared("squad", source, workers=workers, **{**SMALL["squad"], "data_seed": workers})
         assert set(seen) == {wanted} and "TOKENIZERS_PARALLELISM" not in os.environ
         seen.clear()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("task", "shape", "test", "trained"),
+    [
+        ("squad", {"articles": 450, "test": 50, "paragraphs": 5, "facts": 2}, 500, 4050),
+        ("triviaqa", {"questions": 2000, "test": 300}, 300, 1350),
+        ("wikihop", {"questions": 4000, "test": 500, "documents": 14}, 500, 3600),
+    ],
+)
+def test_thousands_of_questions(tmp_path: Path, task: str, shape: dict[str, int], test: int, trained: int) -> None:
+    """Of the 1,800 that TriviaQA trains on, each fourth is answered nowhere."""
+    found = prepared(task, TREES[task](tmp_path / "files", **shape), vocab_size=1000)
+    for split, count in (("train", trained), ("test", test)):
+        ids = {row["id"] for row in qa_files.rows(found, split)}
+        assert len(ids) == pytest.approx(count, abs=0 if task != "triviaqa" or split == "test" else 40)
+    asked = found.card["facts"]["questions"]
+    assert asked["validation"] == (asked["train"] + asked["validation"]) // 10 and asked["test"] == test
+
+
+def test_the_command_line_from_an_empty_cache(tmp_path: Path, call: Callable[..., tuple[int, str, str]]) -> None:
+    source = qa_files.squad(tmp_path / "files")
+    small = [f"--set={name}={value}" for name, value in SMALL["squad"].items()]
+    code, _, said = call("run", "-m", "dense", "-t", "squad", *small)
+    assert code == 2 and "squad: not read in yet; get train-v1.1.json" in said and "--from DIR (or --download)" in said
+    code, out, said = call("data", "prepare", "squad", "--from", str(source), "--json", *small)
+    assert code == 0 and json.loads(out)["facts"]["questions"] == {"train": 66, "validation": 6, "test": 18}, said
+    code, out, _ = call("data", "verify", "squad", "--json", *small)
+    assert code == 0 and json.loads(out)["on record"] == "none"
+    (source / "dev-v1.1.json").write_bytes(b"<html>")
+    code, _, said = call("data", "prepare", "squad", "--from", str(source), "--seed", "1", *small)
+    assert code == 2 and said.count("error:") == 1 and "a web page in place of data" in said
