@@ -106,7 +106,7 @@ def test_triviaqas_script_on_its_own_sample(test_data: Path, said: str, exact: f
     assert best_match(said, aliases, triviaqa) == (exact, pytest.approx(f1))
 
 
-TEXT = "The Lord of the Rings, by J. R. R. Tolkien (\u201cTolkien\u201d); the lord_of_rings. A-Ha! a ha"
+TEXT = "The Lord of the Rings, by J. R. R. Tolkien (\u201cTolkien\u201d); the lord_of_rings. A-Ha! a ha 5€ 5 €"
 
 
 @pytest.mark.parametrize(
@@ -118,6 +118,7 @@ TEXT = "The Lord of the Rings, by J. R. R. Tolkien (\u201cTolkien\u201d); the lo
         ("j r r tolkien", ["J. R. R. Tolkien"]),
         ("ha", ["Ha", "ha"]),
         ("ring", []),
+        ("5 €", ["5 €"]),
         ("the", []),
         ("", []),
     ],
@@ -206,7 +207,8 @@ def test_windows_cover_the_evidence_and_hold_the_places(
         text = " ".join(found)
         starts = [i for i in range(len(text)) if text[i] != " " and (i == 0 or text[i - 1] == " ")]
         chosen = data.draw(st.lists(st.sampled_from(starts), unique=True, max_size=4)) if starts else []
-        evidence.append(Evidence(text, [(start, len(text[start:].split(" ")[0]) + start) for start in chosen]))
+        sizes = [len(" ".join(text[start:].split(" ")[: data.draw(st.integers(1, 4))])) for start in chosen]
+        evidence.append(Evidence(text, [(start, start + size) for start, size in zip(chosen, sizes, strict=True)]))
     one = maker(overlap=overlap, max_length=4 + 2 + overlap + 1 + data.draw(st.integers(0, 6)), max_windows=most)
     asked = Asked("id", " ".join(question) or "q", ["abc"], evidence)
     made = one.rows("test", 5, asked)

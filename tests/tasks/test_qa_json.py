@@ -8,11 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from attnbench.tasks._qa import json_lists
+from attnbench.tasks import squad, triviaqa, wikihop
+from attnbench.tasks._qa import json_lists, official, trivia, windows
 from attnbench.tasks._qa.json_lists import elements
 from attnbench.tasks._qa.records import Record
+from attnbench.tasks._subwords import Subwords
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from qa_files import options
 
 from attnbench.errors import AttnbenchError
 
@@ -176,3 +179,69 @@ def test_a_value_of_another_kind_is_named(value: Any, call: Any, message: str) -
     with pytest.raises(AttnbenchError) as fault:
         call(Record("here", value))
     assert str(fault.value) == message
+
+
+TEXT = "Ada lives in Rome. Bo lives in Oslo."
+RECORDS: dict[str, Any] = {
+    "squad": {"title": "T", "paragraphs": [{"context": TEXT, "qas": [{"id": "1", "question": "Where does Ada live?",
+              "answers": [{"text": "Rome", "answer_start": 13}]}]}]},
+    "squad of the hub": {"id": "1", "title": "T", "context": TEXT, "question": "Where does Ada live?",
+                         "answers": {"text": ["Rome"], "answer_start": [13]}},
+    "wikihop": {"id": "1", "query": "lives_in ada", "candidates": ["oslo", "rome"], "answer": "rome",
+                "supports": [TEXT, "Rome"]},
+    "triviaqa": {"Question": "Where does Ada live?", "QuestionId": "1", "EntityPages": [{"Filename": "a.txt"}],
+                 "Answer": {"NormalizedAliases": ["rome"], "HumanAnswers": ["Rome"]},
+                 "SearchResults": [{"Filename": "b.txt"}]},
+    "triviaqa of the hub": {"question": "Where does Ada live?", "question_id": "1",
+                            "answer": {"normalized_aliases": ["rome"]},
+                            "entity_pages": {"filename": ["a"], "wiki_context": [TEXT]},
+                            "search_results": [{"filename": "b", "search_context": TEXT}]},
+}  # fmt: skip
+
+
+def places(value: Any) -> list[tuple[Any, ...]]:
+    """Where something stands in lists and objects, to any depth."""
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [(), *((key, *rest) for key, one in inner for rest in places(one))]
+
+
+def spoilt(value: Any, path: tuple[Any, ...], other: Any) -> Any:
+    if not path:
+        return other
+    copy = dict(value) if isinstance(value, dict) else list(value)
+    copy[path[0]] = spoilt(value[path[0]], path[1:], other)
+    return copy
+
+
+others = values | st.sampled_from([-1, 2**70, "", "\0", "\ud800", "../../x", "/etc/passwd", "x" * 5000, [None], True])
+
+
+@settings(max_examples=300)
+@given(st.sampled_from(sorted(RECORDS)), st.data())
+def test_no_record_gives_a_traceback(path: Path, kind: str, data: st.DataObject) -> None:
+    """Something in it replaced by something else: it is read and cut into rows, or refused in one line."""
+    where = data.draw(st.sampled_from(places(RECORDS[kind])))
+    record = spoilt(RECORDS[kind], where, data.draw(others))
+    (path.parent / "wikipedia").mkdir(exist_ok=True)
+    (path.parent / "wikipedia" / "a.txt").write_text(TEXT)
+    message = ""
+    try:
+        assert made_of(kind, Record.of("here", record), path.parent) >= 0
+    except AttnbenchError as error:
+        message = str(error)
+    assert "\n" not in message and (not message or "here" in message)
+
+
+def made_of(kind: str, record: Record, evidence: Path) -> int:
+    """How many rows are made of it."""
+    subwords = Subwords.train([TEXT], 300)
+    if kind == "wikihop":
+        shape = options("wikihop", max_length=300)
+        return sum(len(wikihop._row(shape, subwords, "test", 0, one).rows) for one in wikihop.read(iter([record])))
+    shape = options("triviaqa", max_length=100, overlap=10)
+    maker = windows.Maker(shape, subwords, official.triviaqa)
+    if kind.startswith("squad"):
+        return sum(len(maker.rows("test", 0, one).rows) for one in squad.read(iter([record])))
+    home = None if kind.endswith("hub") else evidence
+    found = trivia.read(iter([record]), "web", home)
+    return sum(len(triviaqa._rows(maker, "test", 0, one).rows) for one in found)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
 import sys
 import tarfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from qa_files import options, prepared
 import attnbench
 from attnbench import store
 from attnbench.contracts import Preparation
+from attnbench.options import as_json
 
 SMALL: dict[str, dict[str, Any]] = {
     "squad": {"vocab_size": 300, "max_length": 96, "max_question": 24, "overlap": 8, "held_out": "paragraphs"},
@@ -58,12 +60,17 @@ def samples(tmp_path_factory: pytest.TempPathFactory, test_data: Path) -> dict[s
     return {task: folder / task for task in SMALL}
 
 
+def exactly(task: str, **values: Any) -> dict[str, Any]:
+    """All options of the task, so that the protocol sets none."""
+    return {f"{task}.{name}": value for name, value in as_json(options(task, **values)).items()}
+
+
 @pytest.mark.parametrize("task", SMALL)
 @pytest.mark.parametrize("mechanism", ["dense", "bigbird", "ernie_sparse"])
 def test_from_files_to_a_record(tmp_path: Path, samples: dict[str, Path], task: str, mechanism: str) -> None:
     found = prepared(task, samples[task], **SMALL[task])
     blocks = {} if mechanism == "dense" else {"block_size": 16}
-    settings = {**TINY, **{f"{task}.{name}": value for name, value in SMALL[task].items()}, **blocks}
+    settings = {**TINY, **exactly(task, **SMALL[task]), **blocks}
     record = attnbench.run(mechanism, task, options=settings, results=tmp_path / "results")
     assert record.status in ("ok", "not_above_chance", "trivial"), record.reason
     assert record.quality is not None and record.spec.task.data_key == found.key
@@ -83,7 +90,7 @@ LEARNING = {"budget.steps": 150, "budget.eval_every": 50, "budget.lr": 2e-3, "bu
 
 def learnt(task: str, folder: Path, results: Path, **more: Any) -> Any:
     prepared(task, folder, **more)
-    settings = {**LEARNING, **{f"{task}.{name}": value for name, value in more.items()}}
+    settings = {**LEARNING, **exactly(task, **more)}
     record = attnbench.run("dense", task, options=settings, results=results)
     assert record.quality is not None and record.status == "ok", record.reason
     return record.quality
@@ -109,7 +116,7 @@ def test_windows_are_learnt_across_documents(tmp_path: Path) -> None:
     shutil.copyfile(tree / "qa" / "wikipedia-train.json", tree / "qa" / "wikipedia-dev.json")
     shape = {"vocab_size": 400, "max_length": 96, "max_question": 24, "overlap": 16}
     prepared("triviaqa", tree, **shape)
-    settings = {**LEARNING, "budget.steps": 600, "budget.eval_every": 600, **shape}
+    settings = {**LEARNING, "budget.steps": 600, "budget.eval_every": 600, **exactly("triviaqa", **shape)}
     record = attnbench.run("dense", "triviaqa", options=settings, results=tmp_path / "results")
     assert record.quality is not None and record.quality.examples == 30
     reachable = 1 - 7 / 30  # the answers of seven stand nowhere; three questions are for validation
@@ -229,3 +236,36 @@ def test_threads_of_the_tokenizers_are_as_many_as_asked_for(tmp_path: Path, monk
         prepared("squad", source, workers=workers, **{**SMALL["squad"], "data_seed": workers})
         assert set(seen) == {wanted} and "TOKENIZERS_PARALLELISM" not in os.environ
         seen.clear()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("task", "shape", "test", "trained"),
+    [
+        ("squad", {"articles": 450, "test": 50, "paragraphs": 5, "facts": 2}, 500, 4050),
+        ("triviaqa", {"questions": 2000, "test": 300}, 300, 1350),
+        ("wikihop", {"questions": 4000, "test": 500, "documents": 14}, 500, 3600),
+    ],
+)
+def test_thousands_of_questions(tmp_path: Path, task: str, shape: dict[str, int], test: int, trained: int) -> None:
+    """Of the 1,800 that TriviaQA trains on, each fourth is answered nowhere."""
+    found = prepared(task, TREES[task](tmp_path / "files", **shape), vocab_size=1000)
+    for split, count in (("train", trained), ("test", test)):
+        ids = {row["id"] for row in qa_files.rows(found, split)}
+        assert len(ids) == pytest.approx(count, abs=0 if task != "triviaqa" or split == "test" else 40)
+    asked = found.card["facts"]["questions"]
+    assert asked["validation"] == (asked["train"] + asked["validation"]) // 10 and asked["test"] == test
+
+
+def test_the_command_line_from_an_empty_cache(tmp_path: Path, call: Callable[..., tuple[int, str, str]]) -> None:
+    source = qa_files.squad(tmp_path / "files")
+    small = [f"--set={name}={value}" for name, value in SMALL["squad"].items()]
+    code, _, said = call("run", "-m", "dense", "-t", "squad", *small)
+    assert code == 2 and "squad: not read in yet; get train-v1.1.json" in said and "--from DIR (or --download)" in said
+    code, out, said = call("data", "prepare", "squad", "--from", str(source), "--json", *small)
+    assert code == 0 and json.loads(out)["facts"]["questions"] == {"train": 66, "validation": 6, "test": 18}, said
+    code, out, _ = call("data", "verify", "squad", "--json", *small)
+    assert code == 0 and json.loads(out)["on record"] == "none"
+    (source / "dev-v1.1.json").write_bytes(b"<html>")
+    code, _, said = call("data", "prepare", "squad", "--from", str(source), "--seed", "1", *small)
+    assert code == 2 and said.count("error:") == 1 and "a web page in place of data" in said
