@@ -9,7 +9,6 @@ from itertools import groupby
 from typing import Any
 
 import datasets
-import numpy as np
 
 from attnbench.contracts import Preparation
 from attnbench.metrics import best_match
@@ -56,16 +55,16 @@ def guesses(test: datasets.Dataset, normalise: Callable[[str], str]) -> dict[str
     """F1 of two guessers that look for names and numbers which the question does not hold: the most frequent one, and
     the first one of the sentence that shares most words with the question.
     """
-    scores: list[tuple[float, float]] = []
+    scores: dict[str, list[float]] = {"most_frequent_name": [], "name_in_likeliest_sentence": []}
     rows = (test[index] for index in range(len(test)))
     for _, group in groupby(rows, key=lambda row: row["question"]):
         windows = list(group)
         known = set(_WORD.findall(windows[0]["asked"].lower()))
         contexts = [window["context"] for window in windows]
         said = (_most_frequent(known, contexts), _of_likeliest(known, contexts))
-        scores.append(tuple(best_match(one, windows[0]["answers"], normalise)[1] if one else 0.0 for one in said))  # type: ignore[arg-type]
-    frequent, likeliest = np.array(scores, dtype=np.float64).mean(0)
-    return {"most_frequent_name": float(frequent), "name_in_likeliest_sentence": float(likeliest)}
+        for of_guesser, text in zip(scores.values(), said, strict=True):
+            of_guesser.append(best_match(text, windows[0]["answers"], normalise)[1] if text else 0.0)
+    return {name: sum(of_guesser) / len(of_guesser) for name, of_guesser in scores.items()}
 
 
 def _names(known: set[str], text: str) -> list[str]:

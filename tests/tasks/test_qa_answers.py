@@ -9,10 +9,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import datasets
 import numpy as np
 import pyarrow as pa
 import pytest
-from attnbench.tasks._qa import windows
+from attnbench.tasks._qa import reports, windows
 from attnbench.tasks._qa.aliases import Aliases
 from attnbench.tasks._qa.official import squad, triviaqa
 from attnbench.tasks._qa.windows import Asked, Evidence, Maker, Options
@@ -315,3 +316,20 @@ def test_options_that_cannot_be(values: dict[str, Any], message: str) -> None:
     with pytest.raises(AttnbenchError, match=message):
         maker(**values)
     maker(max_length=10)
+
+
+def test_what_is_guessed_without_reading() -> None:
+    """By hand: names that are not in the question; the windows of one question together."""
+    rows = [
+        (0, "Who wrote Emma?", "In 1815 it was new. Jane Austen wrote the book in Bath. Bath is old.", ["austen"]),
+        (0, "Who wrote Emma?", "Bath again, and no book.", ["austen"]),
+        (1, "When was it?", "nothing", ["1815"]),
+        (2, "When was it built?", "It was built in 1,815. It burnt down in Ulm.", ["1815"]),
+    ]  # fmt: skip
+    table = {name: list(column) for name, column in
+             zip(("question", "asked", "context", "answers"), zip(*rows, strict=True), strict=True)}  # fmt: skip
+    found = reports.guesses(datasets.Dataset.from_dict(table), squad)
+    # Bath, nothing, 1,815; Jane Austen (2 words, one right), nothing, 1,815
+    assert found == {
+        "most_frequent_name": pytest.approx(1 / 3), "name_in_likeliest_sentence": pytest.approx((2 / 3 + 1) / 3)
+    }  # fmt: skip

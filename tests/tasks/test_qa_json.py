@@ -232,16 +232,18 @@ def test_no_record_gives_a_traceback(path: Path, kind: str, data: st.DataObject)
     assert "\n" not in message and (not message or "here" in message)
 
 
+SUBWORDS = Subwords.train([TEXT], 300)
+OF_SPANS, OF_CHOICES = options("triviaqa", max_length=100, overlap=10), options("wikihop", max_length=300)
+
+
 def made_of(kind: str, record: Record, evidence: Path) -> int:
     """How many rows are made of it."""
-    subwords = Subwords.train([TEXT], 300)
+    maker = windows.Maker(OF_SPANS, SUBWORDS, official.triviaqa)
     if kind == "wikihop":
-        shape = options("wikihop", max_length=300)
-        return sum(len(wikihop._row(shape, subwords, "test", 0, one).rows) for one in wikihop.read(iter([record])))
-    shape = options("triviaqa", max_length=100, overlap=10)
-    maker = windows.Maker(shape, subwords, official.triviaqa)
-    if kind.startswith("squad"):
-        return sum(len(maker.rows("test", 0, one).rows) for one in squad.read(iter([record])))
-    home = None if kind.endswith("hub") else evidence
-    found = trivia.read(iter([record]), "web", home)
-    return sum(len(triviaqa._rows(maker, "test", 0, one).rows) for one in found)
+        made = [wikihop._row(OF_CHOICES, SUBWORDS, "test", 0, one) for one in wikihop.read(iter([record]))]
+    elif kind.startswith("squad"):
+        made = [maker.rows("test", 0, one) for one in squad.read(iter([record]))]
+    else:
+        found = trivia.read(iter([record]), "web", None if kind.endswith("hub") else evidence)
+        made = [triviaqa._rows(maker, "test", 0, one) for one in found]
+    return sum(len(one.rows) for one in made)
