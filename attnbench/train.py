@@ -123,7 +123,7 @@ class Trainer:
                 self._check_limits()
 
     def test(self) -> Predictions:
-        """The test split with the weights of the best validation step."""
+        """The test split with the weights of the best validation, or of the last step where the budget says so."""
         self.model.load_state_dict(self.best_weights)
         return self.predict("test")
 
@@ -178,7 +178,7 @@ class Trainer:
             )
         )
         self._loss_sum, self._loss_steps = 0.0, 0
-        if score > self.best_validation:
+        if self.job.budget.select == "last" or score > self.best_validation:
             self.best_step, self.best_validation, self.best_weights = self.step, score, self._weights()
 
     @torch.no_grad()
