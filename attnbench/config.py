@@ -60,7 +60,8 @@ class ModelConfig(_Config):
 
 
 class Budget(_Config):
-    """Fixed steps, never a clock. One step sees `batch` examples in `accumulate` equal micro-batches.
+    """Fixed steps, never a clock. One step sees `batch` examples in `accumulate` equal micro-batches, or in more where
+    memory does not hold them; the record's cost says in how many.
 
     The learning rate rises linearly over `warmup` steps to `lr`, then follows `schedule`: cosine to 0 at the last step,
     rsqrt = lr * sqrt(warmup / step), or constant. Tested are the weights of the best validation, or of the last step.

@@ -54,6 +54,7 @@ def cost_of(trainer: Trainer, model: Model) -> Cost:
         params_total=total,
         params_mixer=mixers,
         params_plain=model.plain_parameters(),
+        micro_batches=trainer.micro_batches,
         train_seconds=round(trainer.seconds, 3),
         samples_per_second=round(trainer.step * trainer.job.budget.batch / seconds, 3),
         peak_bytes=peak_bytes(on_gpu),

@@ -137,12 +137,13 @@ class CurvePoint(_Frozen):
 class Cost(_Frozen):
     """Seconds are a log line, never a speed claim: on shared machines equal runs differ tenfold.
 
-    `params_plain` is the total if the mixers were plain attention.
+    `params_plain` is the total if the mixers were plain attention. A step ran in so many `micro_batches`.
     """
 
     params_total: int
     params_mixer: int
     params_plain: int | None = None
+    micro_batches: int | None = None
     train_seconds: float
     samples_per_second: float
     peak_bytes: int

@@ -15,6 +15,7 @@ from attnbench.contracts import Task
 from attnbench.difference import question
 from attnbench.errors import AttnbenchError, Unsupported, blame, describe, is_out_of_memory
 from attnbench.estimate import Probe, projected
+from attnbench.memory import needed
 from attnbench.model import Model, shift_room
 from attnbench.numerics import Mode, applied
 from attnbench.plan import Plan, check_runnable, make, regularizer_of
@@ -228,8 +229,10 @@ def _train(
         if not is_out_of_memory(error):
             reason = f"step {trainer.step}: {describe(error)}"
             return _store(plan, spec, settings, start, "failed", reason, trainer=trainer)
-        budget, length = plan.rules.budget, task.max_length(plan.task.options)
-        reason = f"out of memory at step {trainer.step} with {budget.batch // budget.accumulate} x {length} tokens"
+        size, length = plan.rules.budget.batch // trainer.micro_batches, task.max_length(plan.task.options)
+        reason = f"out of memory at step {trainer.step} with {size} x {length} tokens"
+        if need := needed(error, judgement.peak_bytes(trainer.accelerator.device.type == "cuda")):
+            reason += f"; it needs {need / 2**30:,.1f} GiB or more"
         return _store(plan, spec, settings, start, "oom", reason, trainer=trainer)
     stored = _store(
         plan, spec, settings, start, status, why,
