@@ -23,9 +23,10 @@ from factories import make_quality, make_record
 from hypothesis import given
 from hypothesis import strategies as st
 
+from attnbench import load_records
 from attnbench import store as store_module
 from attnbench.errors import AttnbenchError
-from attnbench.store import Store, load_predictions, load_records, read
+from attnbench.store import Store, load_predictions, read
 
 PREDICTIONS: dict[str, np.ndarray[Any, Any]] = {
     "labels": np.array([1, 0, 2], dtype=np.int64),
