@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all, and never in another's place."""
+"""Files that appear whole or not at all."""
 
 from __future__ import annotations
 
@@ -53,6 +53,18 @@ def publish(path: Path, data: bytes, first: Mapping[Path, bytes]) -> None:
                 if target == path or target.read_bytes() != contents[target]:
                     raise exists(target) from None
             _sync_folder(target.parent)
+
+
+def overwrite(path: Path, data: bytes) -> None:
+    """Puts `data` in the place of what `path` holds, if anything.
+
+    Raises:
+        NotWritten: the disk refuses; what was there is kept.
+    """
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with _temporary(path, data) as temporary:
+            temporary.replace(path)
 
 
 def exists(path: Path) -> AttnbenchError:
