@@ -36,7 +36,8 @@ def merge(into: Store, other: Store) -> Merged:
             if not isinstance(found, Record):
                 raise found
             _inside(path, other)
-            if (mine := here.get((found.label, found.id))) is None:
+            mine = here.get((found.label, found.id), into.path_of(found))
+            if not mine.exists():  # looked for now, since others may merge at the same time
                 merged.taken.append(
                     into.put(found, None if found.predictions is None else _checked(path, found, other))
                 )

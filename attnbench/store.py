@@ -40,6 +40,9 @@ class Store:
         spec = record.spec
         return self.runs.joinpath(*map(_file_name, (spec.protocol.name, spec.task.name, record.label)))
 
+    def path_of(self, record: Record) -> Path:
+        return self.folder_for(record) / f"{record.id}.json"
+
     def unfinished(self, identity: str) -> tuple[Path, Path]:
         """Where a run that has not come to its end keeps its newest state, and the one before it."""
         path = self.folder / "unfinished" / f"{identity}.safetensors"
@@ -66,8 +69,8 @@ class Store:
         """
         if _file_name(record.id) != record.id:
             raise AttnbenchError(f"the record id {record.id!r} cannot be a file name; use letters, digits, - and _")
-        folder = self.folder_for(record)
-        path, beside = folder / f"{record.id}.json", folder / f"{record.id}.predictions.npz"
+        path = self.path_of(record)
+        beside = path.with_suffix(".predictions.npz")
         there = {} if packed is None else {"predictions": beside.name, "predictions_sha": sha_of(packed)}
         try:
             whole = record.model_copy(update={"predictions": None, "predictions_sha": None} | there)
@@ -77,7 +80,7 @@ class Store:
         if path.exists():
             raise exists(path)
         with writing(path):
-            folder.mkdir(parents=True, exist_ok=True)
+            path.parent.mkdir(parents=True, exist_ok=True)
             publish(path, text.encode(), {} if packed is None else {beside: packed})
         return path
 

@@ -166,6 +166,25 @@ def test_nothing_is_written_outside_the_folder(here: Store, there: Store, tmp_pa
     assert {path for path in tmp_path.rglob("*") if not path.is_relative_to(here.folder)} == before
 
 
+def test_what_another_merge_brought_meanwhile_is_known(
+    here: Store, there: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for seed in range(3):
+        there.write(of("b", seed=seed), ARRAYS)
+    put, calls = Store.put, []
+
+    def overtaken(store: Store, record: Record, packed: bytes | None) -> Path:
+        calls.append(record)
+        if len(calls) == 1:
+            merge(here, there)
+            return put(store, of("c"), packed)
+        return put(store, record, packed)
+
+    monkeypatch.setattr(Store, "put", overtaken)
+    found = merge(here, there)
+    assert (len(found.taken), found.known, found.problems) == (1, 2, [])
+
+
 def test_a_record_that_differs_is_named_and_neither_is_changed(here: Store, there: Store) -> None:
     mine = here.write(of("a"), ARRAYS)
     there.write(of("a").model_copy(update={"command": "another"}), ARRAYS)

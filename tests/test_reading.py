@@ -92,7 +92,7 @@ def test_files_that_are_no_records_are_named_and_the_others_are_read(tmp_path: P
 
 def test_load_records_warns_of_what_it_cannot_read_where_it_was_called(tmp_path: Path) -> None:
     made = damage(Store(tmp_path).write(make_record()).parent)
-    with pytest.warns(UserWarning, match="results folder") as caught:
+    with pytest.warns(UserWarning, match=r"\.json: ") as caught:
         assert len(load_records(tmp_path)) == 1
     assert_named([str(warning.message) for warning in caught], made)
     assert {warning.filename for warning in caught} == {__file__}
