@@ -44,13 +44,15 @@ class Predictions:
     """What a model says about a split.
 
     Attributes:
-        stored: what is kept beside the record, arrays of equal length.
+        stored: what was said, arrays of equal length.
+        units: (examples,) int64, ascending: what each score belongs to, a row of the split or the number of a question.
         scores: (examples,) float64 in [0, 1], by the task's metric.
         loss: mean over predictions.
         more: further metrics.
     """
 
     stored: dict[str, np.ndarray]
+    units: np.ndarray
     scores: np.ndarray
     loss: float
     more: dict[str, float] = field(default_factory=dict)
@@ -58,6 +60,11 @@ class Predictions:
     @property
     def count(self) -> int:
         return len(next(iter(self.stored.values())))
+
+    @property
+    def arrays(self) -> dict[str, np.ndarray]:
+        """What is kept beside the record."""
+        return {**self.stored, "unit": self.units.astype(np.int64), "score": self.scores}
 
 
 class Question:
@@ -132,7 +139,7 @@ class Question:
         right = (said["predicted"] == said["target"]).astype(np.float64)
         examples, position = np.unique(said["example"], return_inverse=True)
         scores = np.bincount(position, right, len(examples)) / np.bincount(position, minlength=len(examples))
-        return Predictions(said, scores, loss)
+        return Predictions(said, examples, scores, loss)
 
 
 class TagTokensQuestion(Question):
@@ -263,7 +270,7 @@ class SpanQuestion(Question):
         exact, f1 = np.array([self._compare(split, said, int(at)) for at in chosen], dtype=np.float64).T
         stored = {name: values[chosen] for name, values in said.items()}
         stored |= {"question": question[chosen], "exact_match": exact, "f1": f1}
-        return Predictions(stored, f1, loss, {"exact_match": float(exact.mean())})
+        return Predictions(stored, question[chosen], f1, loss, {"exact_match": float(exact.mean())})
 
     def _compare(self, split: Split, said: dict[str, np.ndarray], at: int) -> tuple[float, float]:
         window = int(said["example"][at])

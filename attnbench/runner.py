@@ -367,5 +367,5 @@ def _store(
     return recording.store(
         settings.results, subject_of(plan, spec, settings.trial), status, reason, started=start.time,
         command=settings.command, numerics=start.numerics, curve=trainer.curve if trainer else [], cost=cost,
-        quality=quality, predictions=predictions.stored if predictions else None,
+        quality=quality, predictions=predictions.arrays if predictions else None,
     )  # fmt: skip

@@ -20,7 +20,7 @@ _STATUS_HELP = {
     "trivial": "A predictor without attention does as well.",
     "diverged": "The loss is no longer a number; a smaller --set budget.lr=... may help.",
     "timeout": "Go on with the same command and --resume, and a larger --max-time.",
-    "oom": "A smaller micro-batch helps: --set budget.accumulate=2 keeps the effective batch.",
+    "oom": "Not even one example at a time fits: shorter inputs, a smaller model, or a mechanism that needs less.",
     "failed": "The mechanism or the engine raised an error; the reason says where.",
     "unsupported": "This cell cannot run here or with these settings.",
 }

@@ -16,7 +16,7 @@ ABOVE_CHANCE_LEVEL = 0.001
 LEVEL = 0.95
 
 #: Scores closer together than this differ by rounding only.
-_ROUNDING = 1e-9
+ROUNDING = 1e-9
 
 Scores = np.ndarray[Any, Any]
 
@@ -116,7 +116,7 @@ def _binary(values: Scores) -> bool:
 
 
 def _constant(values: Scores) -> bool:
-    return float(np.ptp(values)) < _ROUNDING
+    return float(np.ptp(values)) < ROUNDING
 
 
 def _wilson(mean: float, n: int) -> tuple[float, float]:
