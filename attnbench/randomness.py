@@ -18,8 +18,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-_INT16_VALUES = 1 << 16
-
 
 def key(*parts: int | str) -> int:
     """A 63-bit number that depends on all parts and on nothing else."""
@@ -93,8 +91,7 @@ class Dropout(nn.Module):
 
     It is drawn for special rows and for content apart.
 
-    A token meets the same mask whatever stands in front of it, so a shifted second pass can share its mask. The share
-    dropped is p rounded to 1/65536.
+    A token meets the same mask whatever stands in front of it, so a shifted second pass can share its mask.
     """
 
     def __init__(self, p: float, site: str, stream: Stream):
@@ -104,27 +101,26 @@ class Dropout(nn.Module):
     def forward(self, x_BRD: Tensor) -> Tensor:
         if not self.active:
             return x_BRD
-        first = self.stream.specials + self.stream.shift
-        parts = [self._keep(x_BRD[:, : self.stream.specials], "specials")] if self.stream.specials else []
-        if self.stream.shift:
-            parts.append(torch.ones_like(x_BRD[:, : self.stream.shift], dtype=torch.bool))
-        parts.append(self._keep(x_BRD[:, first:], "content"))
-        keep_BRD = parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
-        return x_BRD * keep_BRD * (1 / (1 - self.p))
+        specials, first = self.stream.specials, self.stream.specials + self.stream.shift
+        # in the type of x and with the factor in it: a product of two types takes longer than all the rest
+        factors_BRD = torch.empty_like(x_BRD)
+        for part, name in ((factors_BRD[:, :specials], "specials"), (factors_BRD[:, first:], "content")):
+            part.copy_(self._keep(part, name))
+        factors_BRD[:, specials:first] = 1
+        return x_BRD * factors_BRD.mul_(1 / (1 - self.p))
 
     @property
     def active(self) -> bool:
         return self.training and self.p > 0 and self.stream.enabled
 
     def _keep(self, like: Tensor, part: str) -> Tensor:
+        """1 where a value is kept, 0 where it is dropped; another mask on each type of device."""
         s = self.stream
-        generator = torch.Generator(like.device).manual_seed(
-            key(s.seed, "dropout", s.step, s.micro, s.repeat, self.site, part)
-        )
-        words = torch.empty(-(-like.numel() // 4), dtype=torch.int64, device=like.device)
-        bits = words.random_(-(2**63), None, generator=generator).view(torch.int16)[: like.numel()]
-        threshold = round(self.p * _INT16_VALUES) - _INT16_VALUES // 2
-        return (bits >= threshold).view(like.shape)
+        seed = key(s.seed, "dropout", s.step, s.micro, s.repeat, self.site, part)
+        if like.device.type == "cpu":
+            return torch.from_numpy(_keep(like.numel(), self.p, seed)).view(like.shape)
+        generator = torch.Generator(like.device).manual_seed(seed)
+        return torch.rand(like.shape, generator=generator, device=like.device) >= self.p
 
     def extra_repr(self) -> str:
         return f"p={self.p}, site={self.site!r}"
@@ -137,3 +133,14 @@ class WeightDropout(Dropout):
         if not self.active:
             return weights_BHRR
         return weights_BHRR * self._keep(weights_BHRR, "weights") * (1 / (1 - self.p))
+
+
+def _keep(count: int, p: float, seed: int) -> np.ndarray:
+    """(count,) uint8, 1 with probability 1 - p: a byte decides, and where it just does not, another draw."""
+    bits = np.random.PCG64(seed)
+    drawn = bits.random_raw(-(-count // 8)).view(np.uint8)[:count]
+    edge = int(p * 256)
+    keep = (drawn > edge).view(np.uint8)
+    undecided = np.flatnonzero(drawn == edge)
+    keep[undecided] = np.random.Generator(bits).random(len(undecided)) >= p * 256 - edge
+    return keep

@@ -19,7 +19,7 @@ from attnbench.errors import AttnbenchError
 
 SCHEMA = 1
 #: Raise it when the engine itself (encoder, training, sparse core) changes numbers.
-ENGINE_VERSION = 3
+ENGINE_VERSION = 4
 
 Status = Literal["ok", "not_above_chance", "trivial", "diverged", "oom", "timeout", "unsupported", "failed"]
 #: Statuses of a run that trained to the end and has a test score.

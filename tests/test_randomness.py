@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -135,6 +138,41 @@ def test_dropout_draws_are_alike_for_every_row_and_column() -> None:
 def test_special_rows_and_content_have_masks_of_their_own() -> None:
     dropped = masks(Stream(seed=1, specials=10), 0.5, (2, 20, 50)) == 0
     assert not torch.equal(dropped[:, :10], dropped[:, 10:])
+
+
+def test_the_number_dropped_among_neighbours_is_binomial() -> None:
+    """Chi-square over groups of 8 neighbours, which share words of the generator; 18.5 is its 99.9 % point at 4
+    degrees of freedom.
+    """
+    p, dropped = 0.3, masks(Stream(seed=3), 0.3, (20, 100, 80)) == 0
+    found = torch.bincount(dropped.view(-1, 8).sum(1), minlength=9)
+    expected = torch.tensor([math.comb(8, k) * p**k * (1 - p) ** (8 - k) for k in range(9)]) * found.sum()
+    found, expected = (torch.cat([x[:4].double(), x[4:].sum()[None].double()]) for x in (found, expected))
+    assert ((found - expected) ** 2 / expected).sum() < 18.5
+
+
+@pytest.mark.parametrize("change", [{"seed": 2}, {"step": 1}, {"micro": 1}, {"repeat": 1}, {"site": "layers.1.mlp"}])
+def test_masks_of_two_draws_are_independent(change: dict[str, Any]) -> None:
+    def dropped(site: str = "layers.0.mlp", **stream: int) -> torch.Tensor:
+        return Dropout(0.25, site, Stream(**stream))(torch.ones(16, 100, 64)) == 0
+
+    one, other = dropped(), dropped(**change)
+    share = 0.25**2
+    assert abs((one & other).double().mean().item() - share) < 4 * np.sqrt(share * (1 - share) / one.numel())
+
+
+@pytest.mark.parametrize("p", [1e-4, 0.001, 1 / 256, 0.0117, 0.9999])
+def test_shares_that_a_byte_cannot_tell_are_right(p: float) -> None:
+    dropped = (masks(Stream(seed=5), p, (64, 250, 64)) == 0).double()
+    assert abs(dropped.mean().item() - p) < 4 * np.sqrt(p * (1 - p) / dropped.numel())
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_a_mask_is_the_same_in_every_type_and_layout(dtype: torch.dtype) -> None:
+    x = torch.ones(6, 4, 5).transpose(1, 2)
+    site = Dropout(0.5, "a", Stream(specials=2))
+    assert torch.equal(site(x).double(), site(x.contiguous().to(dtype)).double())
+    assert site(x.to(dtype)).dtype == dtype
 
 
 def test_dropped_values_get_no_gradient() -> None:

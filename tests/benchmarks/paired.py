@@ -9,14 +9,17 @@ of this process waited for a core (Linux, `schedstat`), rounds with a wait are l
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from pathlib import Path
+from types import TracebackType
 
 import torch
 
@@ -27,22 +30,76 @@ NUMERICS = os.environ.get("ATTNBENCH_BENCH_NUMERICS", "fast")
 #: Share of a sample that its threads may have waited.
 _DELAY = 0.03
 
-Candidates = dict[str, Callable[[], object]]
+Run = Callable[[], object]
+
+
+class Elsewhere:
+    """A candidate in a process of its own, under PyTorch as it comes: the choice for memory cannot be taken back. It
+    takes its turn with the others and is idle otherwise. `make` is a function that can be pickled and gives the run.
+    Use as a context manager.
+    """
+
+    def __init__(self, make: Callable[[], Run]):
+        context = multiprocessing.get_context("spawn")
+        self._line, there = context.Pipe()
+        self._process = context.Process(target=_serve, args=(there, make), daemon=True)
+
+    def __enter__(self) -> Elsewhere:
+        self._process.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._line.send(False)
+        self._process.join()
+
+    def timed(self) -> tuple[float, bool]:
+        self._line.send(True)
+        if not self._line.poll(300):
+            raise TimeoutError("no answer from the other process")
+        found: tuple[float, bool] = self._line.recv()
+        return found
+
+
+def _serve(line: Connection, make: Callable[[], Run]) -> None:
+    torch.set_num_threads(THREADS)
+    with numerics.applied("stock"):
+        run = make()
+        while line.recv():
+            line.send(_timed(run))
+
+
+Candidates = Mapping[str, "Run | Elsewhere"]
 
 
 @dataclass(frozen=True)
 class Comparison:
     """Milliseconds of each candidate; how many times faster the first is than each other one."""
 
-    milliseconds: dict[str, float]
-    times_faster: dict[str, float]
-    rounds: int
+    seconds: dict[str, list[float]]  # of each round
     clean: bool  # no round was delayed; else too few were not, and all count
     numerics: str
 
+    @property
+    def rounds(self) -> int:
+        return min(map(len, self.seconds.values()))
+
+    @property
+    def milliseconds(self) -> dict[str, float]:
+        return {name: 1000 * statistics.median(taken) for name, taken in self.seconds.items()}
+
+    @property
+    def times_faster(self) -> dict[str, float]:
+        first, *others = self.seconds
+        return {name: self.ratio(name, first) for name in others}
+
+    def ratio(self, slow: str, fast: str) -> float:
+        return statistics.median(a / b for a, b in zip(self.seconds[slow], self.seconds[fast], strict=True))
+
     def info(self) -> dict[str, object]:
         found: dict[str, object] = {f"x {name}": round(ratio, 2) for name, ratio in self.times_faster.items()}
-        found |= {f"ms {name}": round(ms, 1) for name, ms in self.milliseconds.items()}
+        found |= {f"ms {name}": round(ms, 2) for name, ms in self.milliseconds.items()}
         clock = "process CPU time" if THREADS == 1 else "wall, undelayed rounds" if self.clean else "wall, delayed"
         return found | {"rounds": self.rounds, "threads": THREADS, "clock": clock, "numerics": self.numerics}
 
@@ -54,35 +111,34 @@ def compare(candidates: Candidates, *, rounds: int = 11, seconds: float = 12) ->
 
 
 def _compare(candidates: Candidates, rounds: int, seconds: float, in_force: str) -> Comparison:
-    clock = time.process_time if THREADS == 1 else time.perf_counter
     before = torch.get_num_threads()
     torch.set_num_threads(THREADS)
     try:
         for run in candidates.values():
-            run()
+            _timed(run)
         every, clean = [], []
         end = time.monotonic() + seconds
         while len(clean) < rounds and (time.monotonic() < end or len(every) < 3):
-            taken, delayed = [], False
-            for run in candidates.values():
-                waited, start = _waited(), clock()
-                run()
-                taken.append(clock() - start)
-                delayed |= THREADS > 1 and _waited() - waited > _DELAY * taken[-1]
+            taken, delayed = zip(*(_timed(run) for run in candidates.values()), strict=True)
             every.append(taken)
-            if not delayed:
+            if not any(delayed):
                 clean.append(taken)
     finally:
         torch.set_num_threads(before)
     used = clean if len(clean) >= 3 else every
-    names = list(candidates)
-    return Comparison(
-        {name: 1000 * statistics.median(taken[i] for taken in used) for i, name in enumerate(names)},
-        {name: statistics.median(taken[i] / taken[0] for taken in used) for i, name in enumerate(names) if i},
-        len(used),
-        used is clean,
-        in_force,
-    )
+    by_name = dict(zip(candidates, map(list, zip(*used, strict=True)), strict=True))
+    return Comparison(by_name, used is clean, in_force)
+
+
+def _timed(run: Run | Elsewhere) -> tuple[float, bool]:
+    """Seconds, and whether its threads were kept waiting."""
+    if isinstance(run, Elsewhere):
+        return run.timed()
+    clock = time.process_time if THREADS == 1 else time.perf_counter
+    waited, start = _waited(), clock()
+    run()
+    taken = clock() - start
+    return taken, THREADS > 1 and _waited() - waited > _DELAY * taken
 
 
 def _waited() -> float:

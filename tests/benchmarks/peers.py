@@ -1,7 +1,8 @@
-"""Attention of other packages as functions of q, k and v (B, H, N, D)."""
+"""Attention of other packages as functions of q, k and v (B, H, N, D), and a published training step."""
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -130,3 +131,66 @@ class _Given(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.rows
+
+
+class _PublishedMixer(nn.Module):
+    """Softmax attention as the authors of Nystromformer train it on Long Range Arena: three projections, the whole
+    table of scores, masked keys by a large number taken away, float32.
+    """
+
+    def __init__(self, dim: int, heads: int):
+        super().__init__()
+        self.heads = heads
+        self.q, self.k, self.v, self.out = (nn.Linear(dim, dim) for _ in range(4))
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        q, k, v = (
+            one(x).view(*x.shape[:2], self.heads, -1).transpose(1, 2).float() for one in (self.q, self.k, self.v)
+        )
+        scores = torch.matmul(q, k.transpose(-2, -1)) / math.sqrt(q.shape[-1])
+        scores = scores - 1e6 * (1 - mask[:, None, None, :])
+        y: Tensor = torch.matmul(scores.softmax(-1), v)
+        mixed: Tensor = self.out(y.transpose(1, 2).reshape(x.shape))
+        return mixed
+
+
+class _PublishedModel(nn.Module):
+    """Their encoder with our sizes: pre-norm, learned positions, mean of the rows, a hidden layer in the head."""
+
+    def __init__(self, dim: int, heads: int, hidden: int, layers: int, length: int, vocab: int):
+        super().__init__()
+        self.words, self.places = nn.Embedding(vocab, dim), nn.Embedding(length, dim)
+        self.mixers = nn.ModuleList(_PublishedMixer(dim, heads) for _ in range(layers))
+        self.norms = nn.ModuleList(nn.LayerNorm(dim) for _ in range(2 * layers + 1))
+        self.mlps = nn.ModuleList(
+            nn.Sequential(nn.Linear(dim, hidden), nn.GELU(), nn.Linear(hidden, dim)) for _ in range(layers)
+        )
+        self.head = nn.Sequential(nn.Linear(dim, hidden), nn.ReLU(), nn.Linear(hidden, 2))
+
+    def forward(self, tokens: Tensor, mask: Tensor) -> Tensor:
+        x = self.words(tokens) + self.places(torch.arange(tokens.shape[1]))
+        for i, (mixer, mlp) in enumerate(zip(self.mixers, self.mlps, strict=True)):
+            x = mixer(self.norms[2 * i](x), mask) + x
+            x = mlp(self.norms[2 * i + 1](x)) + x
+        x = self.norms[-1](x) * mask[:, :, None]
+        logits: Tensor = self.head(x.sum(1) / mask.sum(1, keepdim=True))
+        return logits
+
+
+def published_step() -> Callable[[], object]:
+    """A training step of theirs, without checkpointing and dropout: 32 x 1,024 tokens, 2 layers, 64 wide, 2 heads."""
+    generator = torch.Generator().manual_seed(0)
+    model = _PublishedModel(64, 2, 128, 2, 1024, 256)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    tokens = torch.randint(256, (32, 1024), generator=generator)
+    labels = torch.randint(2, (32,), generator=generator)
+    mask = torch.ones(32, 1024)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(tokens, mask), labels)
+        loss.backward()
+        optimizer.step()
+        loss.item()
+
+    return step

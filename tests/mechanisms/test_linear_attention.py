@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from attnbench.mechanisms.linear import phi
 from attnbench.mechanisms.nystromformer import pseudo_inverse
 from torch import Tensor, nn
 
@@ -417,8 +418,19 @@ def test_options_that_cannot_be_are_refused(name: str, options: dict[str, Any], 
         attnbench.build_mechanism(name, dim=8, heads=2, length=8, **options)
 
 
+def test_the_feature_map_of_linear_and_its_derivatives() -> None:
+    """elu + 1, by PyTorch's; first and second derivative by finite differences."""
+    x = torch.tensor([-700.0, -40, -1, -1e-9, 0, 1e-9, 0.5, 30], dtype=torch.float64, requires_grad=True)
+    torch.testing.assert_close(phi(x), F.elu(x) + 1, rtol=1e-12, atol=1e-15)
+    assert (phi(x) > 0).all()
+    (slope,) = torch.autograd.grad(phi(x).sum(), x)
+    assert torch.equal(slope, x.clamp(max=0).exp())
+    away = torch.linspace(-3, 3, 8, dtype=torch.float64, requires_grad=True)  # of 0, where the second one jumps
+    assert torch.autograd.gradcheck(phi, away) and torch.autograd.gradgradcheck(phi, away)
+
+
 def test_weights_that_are_all_zero_give_zero() -> None:
-    phi = torch.zeros(1, 1, 3, 2, requires_grad=True)
-    y = linear_attention(phi, phi + 1, torch.ones(1, 1, 3, 4), None)
+    features = torch.zeros(1, 1, 3, 2, requires_grad=True)
+    y = linear_attention(features, features + 1, torch.ones(1, 1, 3, 4), None)
     y.sum().backward()
-    assert (y == 0).all() and phi.grad is not None and phi.grad.isfinite().all()
+    assert (y == 0).all() and features.grad is not None and features.grad.isfinite().all()

@@ -48,7 +48,7 @@ def call(
 @pytest.mark.parametrize("name", PATTERNS)
 def test_any_cut_gives_the_same(name: str, scores: int, masked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """From one block at a time to some heads of some examples."""
-    monkeypatch.setattr(slabs, "CPU_SCORES", scores)
+    monkeypatch.setattr(slabs, "CPU_SCORES", 8 * scores)
     (*qkv, weighting), mask, layout = call(PATTERNS[name], masked=masked)
     results = []
     for run in (gather, dense):
@@ -61,7 +61,7 @@ def test_any_cut_gives_the_same(name: str, scores: int, masked: bool, monkeypatc
 
 @pytest.mark.parametrize("name", PATTERNS)
 def test_the_gradient_is_that_of_finite_differences(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slabs, "CPU_SCORES", 1000)
+    monkeypatch.setattr(slabs, "CPU_SCORES", 8000)
     (*qkv, _), mask, layout = call(PATTERNS[name], batch=2)
     assert torch.autograd.gradcheck(lambda *x: gather(*x, PATTERNS[name], mask, layout), qkv, fast_mode=True)
 
@@ -134,7 +134,7 @@ def test_nothing_is_kept_without_gradients() -> None:
 )
 def test_memory_grows_with_the_length_alone(pattern: Pattern, monkeypatch: pytest.MonkeyPatch) -> None:
     """The exponent between 512 and 4,096 rows, forward and backward; that of the scores would be 2."""
-    monkeypatch.setattr(slabs, "CPU_SCORES", 1 << 12)
+    monkeypatch.setattr(slabs, "CPU_SCORES", 1 << 14)
     peaks = []
     for length in (512, 4096):
         q, k, v = torch.randn(3, 1, 1, length, 8).unbind()
