@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, Protocol
 
@@ -76,17 +77,19 @@ def _different(
                 "different ones: ask for fewer examples, longer texts or more kinds of symbols"
             )
         columns = draw(_AT_ONCE, generator, name)
-        new = [i for i, text in enumerate(columns["tokens"]) if _is_new(text, seen)][: count - found]
+        new = list(islice(_new(columns["tokens"], seen), count - found))
         found, drawn = found + len(new), drawn + _AT_ONCE
         if new:
             yield {key: column[new] for key, column in columns.items()}
 
 
-def _is_new(text: np.ndarray, seen: set[bytes]) -> bool:
-    key = hashlib.blake2b(text.tobytes(), digest_size=16).digest()
-    known = key in seen
-    seen.add(key)
-    return not known
+def _new(texts: np.ndarray, seen: set[bytes]) -> Iterator[int]:
+    """Which of the texts were not seen; each is seen as soon as it is told, so nobody reads further than he needs."""
+    for number, text in enumerate(texts):
+        key = hashlib.blake2b(text.tobytes(), digest_size=16).digest()
+        if key not in seen:
+            seen.add(key)
+            yield number
 
 
 def _as_arrow(column: np.ndarray) -> Any:

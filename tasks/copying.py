@@ -2,8 +2,8 @@
 
 Arjovsky, Shah and Bengio 2016, Unitary Evolution Recurrent Neural Networks, section 5.1 (after Hochreiter and
 Schmidhuber 1997), have 10 symbols of an alphabet of 8, T - 1 blanks, the mark and 10 blanks: symbols = spread = 10 and
-length = T + 20 here. Their loss also counts the blanks that are to come out before; here the symbols alone are asked
-for. With `spread` larger than `symbols` the symbols stand at random places among the first `spread` tokens, and come out in
+length = T + 20 here. Their loss also counts the blanks that are to come out before; here only symbols are asked for.
+With `spread` larger than `symbols` the symbols stand at random places among the first `spread` tokens, and come out in
 their order: selective copying (Gu and Dao 2023, Mamba, section 4.1.1), there 16 symbols anywhere in 4,096 tokens.
 
 Each symbol is asked for at a row of its own, so a model that reads the whole text at once need not keep anything: plain
