@@ -34,7 +34,7 @@ class Options:
 
     length: PositiveInt = 128
     facts: PositiveInt = 4
-    keys: PositiveInt = 8
+    keys: PositiveInt = 4
     values: Kinds = 4
     words: PositiveInt = 32
     distance: NonNegativeInt = 32
