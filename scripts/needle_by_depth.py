@@ -6,6 +6,7 @@ RECORD is the JSON file of a run, with its predictions beside it. The set is mad
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import datasets
 import pandas as pd
@@ -18,7 +19,7 @@ from attnbench.store import load_predictions, read
 PARTS = 5
 
 
-def by_depth(path: str) -> pd.Series:
+def by_depth(path: Path) -> pd.Series:
     """Accuracy in each fifth of the text, the first facts first."""
     record, found = read(path), load_predictions(path)
     if record.spec.task.name != "needle":
@@ -36,6 +37,6 @@ def by_depth(path: str) -> pd.Series:
 
 if __name__ == "__main__":
     try:
-        print(pd.concat([by_depth(path) for path in sys.argv[1:]], axis=1).round(3).to_string())
+        print(pd.concat([by_depth(Path(path)) for path in sys.argv[1:]], axis=1).round(3).to_string())
     except (AttnbenchError, ValueError) as error:
         sys.exit(str(error))

@@ -31,7 +31,7 @@ class Options:
 
     length: PositiveInt = 32
     symbols: Kinds = 16
-    distance: NonNegativeInt = 12
+    distance: NonNegativeInt = 16
     trigger: Literal["special", "any"] = "special"
     train: PositiveInt = 20_000
     validation: PositiveInt = 500
