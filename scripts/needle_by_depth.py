@@ -36,6 +36,8 @@ def by_depth(path: Path) -> pd.Series:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) < 2:
+        sys.exit("usage: python scripts/needle_by_depth.py RECORD.json...")
     try:
         print(pd.concat([by_depth(Path(path)) for path in sys.argv[1:]], axis=1).round(3).to_string())
     except (AttnbenchError, ValueError) as error:
