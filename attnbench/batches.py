@@ -31,7 +31,9 @@ class Batch:
 
 @dataclass(frozen=True)
 class Batches:
-    """Makes batches of one split. Without `padded` all rows are equally long and there is no mask."""
+    """Makes batches of one split. Without `padded` all rows are equally long and there is no mask, but for the one that
+    the padding rules ask for.
+    """
 
     split: Split
     question: Question
@@ -46,7 +48,8 @@ class Batches:
             rows = [ragged[int(i)] for i in indices]
             length = self.max_length if self.padding.rule == "max" else max(len(row) for row in rows)
             tokens, mask = filled(rows, length, 0)
-            documents.append((tokens, mask if self.padded else None))
+            mask = mask & (tokens != 0) if self.padding.mask_zeros else mask
+            documents.append((tokens, mask if self.padded or self.padding.mask_zeros else None))
         return Batch(documents, self.question.ask(self.split, indices, length), np.asarray(indices, dtype=np.int64))
 
     def drawn(self, seed: int, size: int, step: int) -> np.ndarray:

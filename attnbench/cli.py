@@ -8,18 +8,16 @@ import sys
 from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from attnbench import protocol as protocols
 from attnbench import registry, scaffold, screen
 from attnbench import suite as suites
-from attnbench.commands import check, data, records, run, sweep
+from attnbench.commands import check, data, records, run, show, sweep
 from attnbench.commands.shared import Json, Results, print_json
-from attnbench.contracts import Cell
-from attnbench.errors import AttnbenchError, Terminated, UnknownName, blame, describe
-from attnbench.options import as_json, parse
+from attnbench.errors import AttnbenchError, Terminated, describe
 from attnbench.record import Record
 
 app = typer.Typer(
@@ -35,14 +33,12 @@ app = typer.Typer(
 
 app.command(epilog=run.EXAMPLES)(run.run)
 app.command(epilog=sweep.EXAMPLES)(sweep.sweep)
+app.command(epilog=show.EXAMPLES)(show.show)
 app.add_typer(data.app, name="data")
 app.command(epilog=check.EXAMPLES)(check.check)
 app.command(epilog=records.DIFF)(records.diff)
 app.command(epilog=records.REPRODUCE)(records.reproduce)
 app.command(epilog=records.MERGE)(records.merge)
-
-#: What `attnbench check` holds a mechanism to.
-PROMISES = ("causal", "exact", "length_bound", "honours_masks", "complexity", "requires")
 
 
 class What(StrEnum):
@@ -118,80 +114,6 @@ def _runs(results: Path) -> tuple[list[list[str]], list[str]]:
 
 def _score(record: Record) -> str:
     return f"{record.quality.test:.4f}" if record.quality else "-" if record.kind == "train" else record.kind
-
-
-@app.command(
-    epilog="Examples:  attnbench show hst   |   attnbench show ./mine.py   |   attnbench show quick --json   |   "
-    "attnbench show bigbird --plot --set block_size=16 --length 256 --to bigbird.png"
-)
-def show(
-    name: Annotated[str, typer.Argument(help="A mechanism, task, regularizer or protocol; or a plugin's file.")],
-    plot: Annotated[bool, typer.Option("--plot", help="Draw what a sparse mechanism sees.")] = False,
-    set_: Annotated[
-        list[str], typer.Option("--set", metavar="KEY=VALUE", help="With --plot: an option, or model.heads.")
-    ] = [],  # noqa: B006  typer copies it
-    length: Annotated[int | None, typer.Option(help="With --plot: content rows.", show_default="256")] = None,
-    to: Annotated[
-        Path | None, typer.Option("--to", help="With --plot: the picture's file.", show_default="./NAME.png")
-    ] = None,
-    as_json_: Json = False,
-) -> None:
-    """Show a plugin or protocol: options with their defaults, paper, version, where it comes from; or what it sees."""
-    if not plot and (set_ or length is not None or to):
-        raise AttnbenchError("--set, --length and --to go with --plot")
-    kinds = [kind for kind in registry.KINDS if name in registry.names(kind)]
-    if plot:
-        from attnbench.settings import parse_pairs
-        from attnbench.sight import show as draw
-
-        facts: dict[str, Any] = draw(name, parse_pairs(set_), 256 if length is None else length, to)
-    elif name in protocols.names():
-        facts = protocols.load(name).model_dump(mode="json")
-    elif not kinds and not (name.endswith(".py") or ":" in name or os.sep in name):
-        known = [n for kind in registry.KINDS for n in registry.names(kind)] + protocols.names()
-        raise UnknownName("mechanism, task, regularizer or protocol", name, known)
-    else:
-        facts = _facts(registry.load(kinds[0] if kinds else registry.kind_of_file(Path(name)), name))
-    if as_json_:
-        print_json(facts)
-    else:
-        screen.put(screen.pairs(screen.flat(facts)))
-
-
-def _facts(plugin: registry.Plugin) -> dict[str, Any]:
-    thing = plugin.object
-    facts: dict[str, Any] = {"name": plugin.name, "kind": plugin.kind.removesuffix("s"), "summary": thing.summary}
-    for field in ("paper", "mechanism", "regularizer", *PROMISES):
-        if hasattr(thing, field):
-            facts[field] = getattr(thing, field)
-    if hasattr(thing, "source"):
-        facts["source"] = {k: getattr(thing.source, k) for k in ("citation", "licence", "url")}
-    if getattr(thing, "controls", None):
-        facts["controls"] = {"solves it": thing.controls.positive, "cannot": thing.controls.negative}
-    if not isinstance(thing, Cell):
-        defaults = parse(f"{facts['kind']} {plugin.name}", thing.options, {})
-        facts |= {"version": thing.version, "options": as_json(defaults)}
-        if doc := (thing.options.__doc__ or "").strip():
-            facts["about the options"] = " ".join(doc.split())
-        if plugin.kind == "tasks":
-            with blame(f"task {plugin.name}"):
-                head = thing.head(defaults)
-                facts |= {"head": type(head).__name__, "vocab": thing.vocab(defaults)}
-                facts |= {"max_length": thing.max_length(defaults), "metric": thing.metric}
-            facts["prepared"] = _card(plugin, defaults)
-    if getattr(thing, "presets", None):
-        facts["presets"] = {preset: dict(values) for preset, values in thing.presets.items()}
-    return facts | {"home": str(plugin.home), "source_sha": plugin.source_sha}
-
-
-def _card(plugin: registry.Plugin, options: Any) -> dict[str, Any] | str:
-    """Sizes, levels and lengths of the set of these options, once it is there."""
-    from attnbench import data
-
-    card = data.card(plugin, options)
-    if card is None:
-        return f"not yet: attnbench data prepare {plugin.name}"
-    return {name: card[name] for name in ("splits", "chance", "trivial", "facts", "notes")}
 
 
 @app.command(epilog="Examples:  attnbench new mechanism mine   |   attnbench run -m ./mine.py -t recall")

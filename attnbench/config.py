@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     NonNegativeFloat,
@@ -18,13 +19,29 @@ from pydantic import (
 Probability = Annotated[float, Field(ge=0, lt=1)]
 
 
+def _listed(value: Any) -> Any:
+    return [part for part in value.split(",") if part] if isinstance(value, str) else value
+
+
+#: Of hidden layers, in order: [512, 256], or on the command line 512,256.
+Widths = Annotated[tuple[PositiveInt, ...], BeforeValidator(_listed)]
+
+
 class _Config(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class ModelConfig(_Config):
-    """The encoder, the same for every mechanism. `mlp` is the hidden width of the feed-forward part. With `causal` each
-    mechanism is asked for its causal form, in which a row sees itself and earlier rows only.
+    """The encoder and the head.
+
+    Attributes:
+        mlp: hidden width of the feed-forward part.
+        qkv: width of queries, keys and values, all heads together; none = dim.
+        qkv_bias: their projections, and the one that joins the heads, have a bias.
+        attention_dropout: drops attention weights, in a mechanism that has them at hand; others are refused.
+        head_hidden: widths of hidden layers in front of the answer, with ReLU behind each; the answer's own is linear.
+        match: what the head sees of two documents a and b: products = [a, b, a * b, a - b], or pair = [a, b].
+        causal: each mechanism is asked for its causal form, in which a row sees itself and earlier rows only.
     """
 
     dim: PositiveInt = 64
@@ -33,15 +50,21 @@ class ModelConfig(_Config):
     mlp: PositiveInt = 128
     positions: Literal["learned", "sinusoidal", "rotary", "none"] = "learned"
     dropout: Probability = 0.1
-    pooling: Literal["mean", "cls", "last"] = "mean"
+    pooling: Literal["mean", "cls", "first", "last"] = "mean"
     causal: bool = False
+    qkv: PositiveInt | None = None
+    qkv_bias: bool = True
+    attention_dropout: Probability = 0.0
+    head_hidden: Widths = ()
+    match: Literal["products", "pair"] = "products"
 
 
 class Budget(_Config):
-    """Fixed steps, never a clock. One step sees `batch` examples in `accumulate` equal micro-batches.
+    """Fixed steps, never a clock. One step sees `batch` examples in `accumulate` equal micro-batches, or in more where
+    memory does not hold them; the record's cost says in how many.
 
     The learning rate rises linearly over `warmup` steps to `lr`, then follows `schedule`: cosine to 0 at the last step,
-    rsqrt = lr * sqrt(warmup / step), or constant.
+    rsqrt = lr * sqrt(warmup / step), or constant. Tested are the weights of the best validation, or of the last step.
     """
 
     steps: PositiveInt = 400
@@ -57,6 +80,7 @@ class Budget(_Config):
     clip: NonNegativeFloat = 1.0
     eval_every: PositiveInt = 50
     eval_batch: PositiveInt = 64
+    select: Literal["best", "last"] = "best"
 
     @model_validator(mode="after")
     def _whole_micro_batches(self) -> Budget:
@@ -89,11 +113,13 @@ class Padding(_Config):
     same for all mechanisms.
 
     With `unmasked` mechanisms that ignore masks run too, and take padding for content: with rule=max only, where the
-    padded length is the same for all examples and in every batch.
+    padded length is the same for all examples and in every batch. With `mask_zeros` every token of id 0 is masked,
+    wherever it stands: in pictures what is black.
     """
 
     rule: Literal["max", "batch", "grouped"] = "batch"
     unmasked: bool = False
+    mask_zeros: bool = False
 
     @model_validator(mode="after")
     def _one_length(self) -> Padding:

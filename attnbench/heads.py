@@ -26,8 +26,12 @@ def _pool_mean(x: Tensor, mask: Tensor | None, layout: Layout) -> Tensor:
     return clear(rows, real).sum(1) / real.sum(1, keepdim=True).clamp(min=1)
 
 
-def _pool_first(x: Tensor, mask: Tensor | None, layout: Layout) -> Tensor:
+def _pool_cls(x: Tensor, mask: Tensor | None, layout: Layout) -> Tensor:
     return x[:, 0]
+
+
+def _pool_first_content(x: Tensor, mask: Tensor | None, layout: Layout) -> Tensor:
+    return x[:, layout.specials + layout.shift]
 
 
 def _pool_last(x: Tensor, mask: Tensor | None, layout: Layout) -> Tensor:
@@ -38,10 +42,12 @@ def _pool_last(x: Tensor, mask: Tensor | None, layout: Layout) -> Tensor:
     return content[torch.arange(len(x), device=x.device), last]
 
 
-#: mean: over content and representatives, global rows left out; cls: the first global row; last: the last real row
+#: mean: over content and representatives, global rows left out; cls: the first global row; first: the first content
+#: row, as Long Range Arena's code has it where it says CLS of two documents; last: the last real row
 POOLING: dict[str, Callable[[Tensor, Tensor | None, Layout], Tensor]] = {
     "mean": _pool_mean,
-    "cls": _pool_first,
+    "cls": _pool_cls,
+    "first": _pool_first_content,
     "last": _pool_last,
 }
 
@@ -52,10 +58,20 @@ def content(encoded: Encoded) -> Tensor:
     return x[:, layout.specials + layout.shift :]
 
 
+def answer(config: ModelConfig, width: int, classes: int) -> nn.Module:
+    """From `width` numbers to the logits; one linear layer unless the protocol puts hidden ones in front."""
+    hidden: list[nn.Module] = []
+    for inner in config.head_hidden:
+        hidden += [nn.Linear(width, inner), nn.ReLU()]
+        width = inner
+    last = nn.Linear(width, classes)
+    return nn.Sequential(*hidden, last) if hidden else last
+
+
 class ClassifyHead(nn.Module):
     def __init__(self, config: ModelConfig, head: Classify):
         super().__init__()
-        self.pool, self.linear = POOLING[config.pooling], nn.Linear(config.dim, head.classes)
+        self.pool, self.linear = POOLING[config.pooling], answer(config, config.dim, head.classes)
 
     def forward(self, encoded: list[Encoded], places: Tensor | None) -> Tensor:
         logits: Tensor = self.linear(self.pool(*encoded[0]))
@@ -63,22 +79,26 @@ class ClassifyHead(nn.Module):
 
 
 class MatchHead(nn.Module):
-    """On [a, b, a * b, a - b] of the two pooled documents, as most re-implementations of LRA's Retrieval have it."""
+    """On [a, b, a * b, a - b] of the two pooled documents, as most re-implementations of LRA's Retrieval have it; or on
+    [a, b], as its released code has it.
+    """
 
     def __init__(self, config: ModelConfig, head: Match):
         super().__init__()
-        self.pool, self.linear = POOLING[config.pooling], nn.Linear(4 * config.dim, head.classes)
+        self.pool, self.products = POOLING[config.pooling], config.match == "products"
+        self.linear = answer(config, (4 if self.products else 2) * config.dim, head.classes)
 
     def forward(self, encoded: list[Encoded], places: Tensor | None) -> Tensor:
         a, b = (self.pool(*one) for one in encoded)
-        logits: Tensor = self.linear(torch.cat([a, b, a * b, a - b], dim=-1))
+        seen = [a, b, a * b, a - b] if self.products else [a, b]
+        logits: Tensor = self.linear(torch.cat(seen, dim=-1))
         return logits
 
 
 class TagTokensHead(nn.Module):
     def __init__(self, config: ModelConfig, head: TagTokens):
         super().__init__()
-        self.linear = nn.Linear(config.dim, head.classes)
+        self.linear = answer(config, config.dim, head.classes)
 
     def forward(self, encoded: list[Encoded], places_BN: Tensor) -> Tensor:
         logits: Tensor = self.linear(content(encoded[0])[places_BN])
@@ -90,7 +110,7 @@ class ChooseHead(nn.Module):
 
     def __init__(self, config: ModelConfig, head: Choose):
         super().__init__()
-        self.linear = nn.Linear(config.dim, 1)
+        self.linear = answer(config, config.dim, 1)
 
     def forward(self, encoded: list[Encoded], places_BM: Tensor) -> Tensor:
         rows_BMC = content(encoded[0]).take_along_dim(places_BM.clamp(min=0)[..., None], dim=1)
@@ -105,7 +125,7 @@ class SpanHead(nn.Module):
 
     def __init__(self, config: ModelConfig, head: Span):
         super().__init__()
-        self.linear = nn.Linear(config.dim, 2)
+        self.linear = answer(config, config.dim, 2)
 
     def forward(self, encoded: list[Encoded], places_BN: Tensor) -> Tensor:
         logits_B2N = self.linear(content(encoded[0])).transpose(1, 2)

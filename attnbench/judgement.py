@@ -21,6 +21,7 @@ def quality_of(task: Task, prepared: data.TaskData, trainer: Trainer, prediction
     mean, low, high = statistics.score_interval(scores)
     return Quality(
         metric=task.metric,
+        selected_on="validation" if trainer.job.budget.select == "best" else "last step",
         best_step=trainer.best_step,
         validation=trainer.best_validation,
         test=mean,
@@ -52,6 +53,8 @@ def cost_of(trainer: Trainer, model: Model) -> Cost:
     return Cost(
         params_total=total,
         params_mixer=mixers,
+        params_plain=model.plain_parameters(),
+        micro_batches=trainer.micro_batches,
         train_seconds=round(trainer.seconds, 3),
         samples_per_second=round(trainer.step * trainer.job.budget.batch / seconds, 3),
         peak_bytes=peak_bytes(on_gpu),

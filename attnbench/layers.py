@@ -1,6 +1,6 @@
 """What mechanisms may reuse: projections, head split, rotary positions, masked rows.
 
-Shape letters: B batch, R rows, H heads, D width of a head, C = H * D, F features of a query or key.
+Shape letters: B batch, R rows, C width of a row, H heads, D width of a head, F features of a query or key.
 """
 
 from __future__ import annotations
@@ -39,24 +39,32 @@ def rotate(x_BHRD: Tensor, positions_R: Tensor) -> Tensor:
     return torch.cat([a * cos - b * sin, a * sin + b * cos, rest], dim=-1)
 
 
+def projection(shape: MixerShape, parts: int) -> nn.Linear:
+    """From rows to so many of queries, keys and values beside each other, (.., C) -> (.., parts * H * D)."""
+    return nn.Linear(shape.dim, parts * shape.inner, bias=shape.bias)
+
+
 class QKVMixer(nn.Module):
     """Owns the projections and the head split, the same for every mechanism that has queries, keys and values.
 
     A mechanism overrides `attend(q, k, v, mask)`, all (batch, heads, rows, head width), mask (batch, rows) bool or
     None, and returns the same shape; one that needs the layout overrides `mix`. Content of masked rows is cleared on
     entry, so that nothing in it, NaN included, reaches another row. One that sets `ignores_masks` takes all rows for
-    real.
+    real. One that has its attention weights at hand sets `drops_weights` and hands `drop` to `attention`.
     """
 
     #: how the result is computed: `kernel`, `reference` or `dense emulation`; part of the record
     implementation = "reference"
     ignores_masks = False
+    drops_weights = False
 
     def __init__(self, shape: MixerShape):
         super().__init__()
         self.shape = shape
-        self.qkv = nn.Linear(shape.dim, 3 * shape.dim)
-        self.out = nn.Linear(shape.dim, shape.dim)
+        self.qkv = projection(shape, 3)
+        self.out = nn.Linear(shape.inner, shape.dim, bias=shape.bias)
+        #: drops attention weights (B, H, R, R); the encoder's, where the protocol asks for it
+        self.drop: nn.Module | None = None
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
         raise NotImplementedError(f"{type(self).__name__} must define attend(q, k, v, mask)")
@@ -97,14 +105,24 @@ def clear(x_BRC: Tensor, mask_BR: Tensor | None) -> Tensor:
     return x_BRC if mask_BR is None else x_BRC.masked_fill(~mask_BR[..., None], 0)
 
 
-def attention(q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None = None, causal: bool = False) -> Tensor:
+def attention(
+    q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None = None, causal: bool = False, drop: nn.Module | None = None
+) -> Tensor:
     """Softmax attention; `visible` is bool, broadcast to (B, H, queries, keys); a query that sees nothing gives 0.
 
-    With `causal` a query also sees no key behind its own row.
+    With `causal` a query also sees no key behind its own row. In training `drop` is applied to the weights, which are
+    then all held at once.
     """
-    if causal and visible is not None:
+    dropping = drop is not None and drop.training
+    if causal and (dropping or visible is not None):
         rows = q.shape[2]
-        visible = visible & torch.ones(rows, rows, dtype=torch.bool, device=q.device).tril()
+        earlier = torch.ones(rows, rows, dtype=torch.bool, device=q.device).tril()
+        visible = earlier if visible is None else visible & earlier
+    if drop is not None and dropping:
+        scores = q @ k.mT * q.shape[-1] ** -0.5
+        scores = scores if visible is None else scores.masked_fill(~visible, -torch.inf)
+        weights: Tensor = drop(scores.softmax(-1).nan_to_num(0))
+        return weights @ v
     return F.scaled_dot_product_attention(q, k, v, attn_mask=visible, is_causal=causal and visible is None)
 
 

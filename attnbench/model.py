@@ -18,7 +18,7 @@ from attnbench.contracts import Head, Layout, Mechanism, MixerShape, Tokens
 from attnbench.errors import AttnbenchError, Unsupported
 from attnbench.heads import HEADS
 from attnbench.layers import QKVMixer, clear, positions
-from attnbench.randomness import Dropout, Stream, initialise, seeded
+from attnbench.randomness import Dropout, Stream, WeightDropout, initialise, seeded
 
 #: The least number of rows kept free for a shifted pass.
 SHIFT_ROOM = 64
@@ -94,7 +94,7 @@ def mixer_shape(
     """
     if causal and mechanism.causal == "no":
         raise Unsupported("this mechanism cannot be causal")
-    MixerShape(dim=dim, heads=heads, length=length)  # refuses what cannot be, before the room is added
+    MixerShape(dim=dim, heads=heads, length=length, **more)  # refuses what cannot be, before the room is added
     tokens = mechanism.tokens(options)
     return MixerShape(
         dim=dim,
@@ -156,8 +156,9 @@ class Encoder(nn.Module):
         super().__init__()
         self.config, self.stream = config, Stream()
         shape = mixer_shape(
-            mechanism, options, dim=config.dim, heads=config.heads, length=max_length, causal=config.causal
-        )
+            mechanism, options, dim=config.dim, heads=config.heads, length=max_length, causal=config.causal,
+            qkv=config.qkv, bias=config.qkv_bias, rotary=config.positions == "rotary",
+        )  # fmt: skip
         self.masked_mixers = mechanism.honours(options)
         extra = 1 if config.pooling == "cls" else 0
         if extra and shape.causal:
@@ -175,11 +176,25 @@ class Encoder(nn.Module):
         self.norm = nn.LayerNorm(config.dim)
 
     def _mixer(self, mechanism: Mechanism, options: Any, shape: MixerShape, tokens: Tokens, layer: int) -> nn.Module:
-        rotary = self.config.positions == "rotary"
-        mixer = mechanism.build(replace(shape, tokens=tokens, layer=layer, rotary=rotary), options)
-        if rotary and not isinstance(mixer, QKVMixer):
-            raise Unsupported("positions=rotary turns queries and keys, and this mechanism does not use attnbench's")
+        mixer = mechanism.build(replace(shape, tokens=tokens, layer=layer), options)
+        for asked, what in self._of_projections().items():
+            if not isinstance(mixer, QKVMixer):
+                raise Unsupported(f"{asked} {what}, and this mechanism does not use attnbench's")
+        if rate := self.config.attention_dropout:
+            if not getattr(mixer, "drops_weights", False):
+                raise Unsupported(f"attention_dropout={rate} drops attention weights, and this mechanism holds none")
+            mixer.drop = WeightDropout(rate, f"layers.{layer}.weights", self.stream)
         return mixer
+
+    def _of_projections(self) -> dict[str, str]:
+        """What is asked of queries, keys and values, and why only attnbench's can do it."""
+        config = self.config
+        asked = {
+            "positions=rotary": ("turns queries and keys", config.positions == "rotary"),
+            f"qkv={config.qkv}": ("is the width of queries, keys and values", config.qkv is not None),
+            "qkv_bias=false": ("takes the bias from queries, keys and values", not config.qkv_bias),
+        }
+        return {name: what for name, (what, wanted) in asked.items() if wanted}
 
     def forward(
         self, tokens_BN: Tensor, mask_BN: Tensor | None, shift: int = 0, move_positions: bool = False
@@ -249,6 +264,14 @@ class Model(nn.Module):
         """In total, and in the mixers."""
         sizes = {name: parameter.numel() for name, parameter in self.named_parameters()}
         return sum(sizes.values()), sum(size for name, size in sizes.items() if ".mixer." in name)
+
+    def plain_parameters(self) -> int:
+        """In total, if the mixers were plain attention: projections to queries, keys and values, and one behind."""
+        config, (total, mixers) = self.encoder.config, self.count_parameters()
+        shape = MixerShape(dim=config.dim, heads=config.heads, length=1, qkv=config.qkv, bias=config.qkv_bias)
+        with torch.device("meta"):
+            plain = sum(parameter.numel() for parameter in QKVMixer(shape).parameters())
+        return total - mixers + config.layers * plain
 
     def refusal(self, length: int, masked: bool, dtype: torch.dtype, device: torch.device) -> str | None:
         """Why the mechanism cannot be trained on inputs of this length, or None."""

@@ -71,28 +71,36 @@ class Plan:
         return found
 
     @property
+    def masked(self) -> bool:
+        """Mechanisms see masks: examples differ in length, or the protocol masks tokens of id 0."""
+        return self.task.plugin.object.padded or self.rules.padding.mask_zeros
+
+    @property
     def refusal(self) -> str | None:
         """Why this mechanism cannot run this task with this model and these regularizers, or None."""
-        name, task = self.mechanism.plugin.name, self.task.plugin
+        name = self.mechanism.plugin.name
         if self.rules.model.causal and self.mechanism.plugin.object.causal == "no":
             return f"{name} has no causal form, and model.causal=true asks for one"
-        if task.object.padded and (reason := self._padding_refusal):
+        if self.masked and (reason := self._padding_refusal):
             return f"{name} {reason}"
         return next(filter(None, (shift_refusal(self.mechanism, choice) for choice in self.regularizers)), None)
 
     @property
     def _padding_refusal(self) -> str | None:
-        """Why this mechanism cannot be given examples of several lengths, or None."""
-        task, padding = self.task.plugin.name, self.rules.padding
+        """Why this mechanism cannot be given masked rows, or None."""
+        task, padded, padding = self.task.plugin.name, self.task.plugin.object.padded, self.rules.padding
         to_max = "--set padding.rule=max"
         if not honours(self.mechanism):
             if padding.unmasked:
                 return None
-            return (
-                f"ignores masks and the examples of {task} differ in length; {to_max} --set padding.unmasked=true runs "
-                "it all the same, with padding for content"
+            why = (
+                f"the examples of {task} differ in length" if padded else "padding.mask_zeros=true masks tokens of id 0"
             )
-        if is_bound(self.mechanism) and padding.rule != "max":
+            return (
+                f"ignores masks and {why}; {to_max} --set padding.unmasked=true runs it all the same, with padding for "
+                "content"
+            )
+        if padded and is_bound(self.mechanism) and padding.rule != "max":
             return (
                 f"depends on the padded length, and with padding.rule={padding.rule} an example of {task} is padded to "
                 f"the longest of its batch; {to_max} pads all alike"
@@ -127,16 +135,13 @@ def make(
     rules = protocols.load(protocol)
     divided = divide(settings or {}, loaded.parts, loaded.aliases)
     _check_names(rules, base, task_plugin)
-    task_rules = rules.rules(task_plugin.name)
-    mechanism_fields = field_names(base.object.options)
-    preset = base.object.presets.get(str(divided["mechanism"].get("preset", "")), {})
-    shared = {k: v for k, v in task_rules.attention.items() if k in mechanism_fields and k not in preset}
-    tuning = tuning and protocols.check_tuning(rules, task_plugin.name, tuning)
-    resolved = protocols.resolve(rules, task_plugin.name, {section: divided[section] for section in SECTIONS}, tuning)
+    tuning = tuning and protocols.check_tuning(rules, task_plugin.name, base.name, tuning)
+    changes = {section: divided[section] for section in SECTIONS}
+    resolved = protocols.resolve(rules, task_plugin.name, base.name, changes, tuning)
     plan = Plan(
         label=label,
-        mechanism=_choose("mechanism", base, {**shared, **divided["mechanism"]}),
-        task=_choose("task", task_plugin, {**task_rules.task, **divided["task"]}),
+        mechanism=_choose("mechanism", base, _attention(rules, task_plugin.name, base, divided["mechanism"])),
+        task=_choose("task", task_plugin, {**rules.rules(task_plugin.name).task, **divided["task"]}),
         regularizers=[_choose("regularizer", plugin, divided[plugin.name]) for plugin in loaded.regularizers],
         rules=resolved,
         seed=seed,
@@ -144,6 +149,24 @@ def make(
     )
     _refuse_dead(plan)
     return plan
+
+
+def _attention(rules: protocols.Protocol, task: str, mechanism: Plugin, asked: Mapping[str, Any]) -> dict[str, Any]:
+    """The mechanism's options: the protocol's, of those for all what it has, and what the user asks; a preset of the
+    user's goes before the protocol's values.
+    """
+    fields, presets = field_names(mechanism.object.options), mechanism.object.presets
+    found: dict[str, Any] = {}
+    for layer in rules.shared(task):
+        found |= {
+            key: value
+            for key, value in layer.attention.items()
+            if key in fields or (key == "preset" and value in presets)
+        }
+    for layer in rules.own(task, mechanism.name):
+        found |= layer.attention
+    preset = presets.get(str(asked.get("preset", "")), {})
+    return {**{key: value for key, value in found.items() if key not in preset}, **asked}
 
 
 def _tuned(tuning: Tuning, divided: Mapping[str, Mapping[str, Any]], resolved: Resolved) -> Tuned:
@@ -159,19 +182,30 @@ def _tuned(tuning: Tuning, divided: Mapping[str, Mapping[str, Any]], resolved: R
 
 def _check_names(rules: protocols.Protocol, mechanism: Plugin, task: Plugin) -> None:
     """A misspelt name in a protocol would change nothing, in silence."""
-    tasks = {*registry.names("tasks"), task.name}
-    for name in rules.tasks:
-        if name not in tasks and resembles(name, tasks):  # others may be files or packages that are not here
-            raise UnknownName(f"task in protocol {rules.name}", name, tasks)
-    unknown = set(rules.rules(task.name).attention) - set(field_names(mechanism.object.options))
-    known: set[str] = set()
+    tasks, mechanisms = ({*registry.names(kind), it.name} for kind, it in (("tasks", task), ("mechanisms", mechanism)))
+    if rules.closed and task.name not in rules.tasks:
+        raise AttnbenchError(f"protocol {rules.name} is about {', '.join(sorted(rules.tasks))}, not about {task.name}")
+    named = [*rules.mechanisms, *(name for one in rules.tasks.values() for name in one.mechanisms)]
+    for kind, used, known in (("task", [*rules.tasks], tasks), ("mechanism", named, mechanisms)):
+        for name in used:
+            if name not in known and resembles(name, known):  # others may be files or packages that are not here
+                raise UnknownName(f"{kind} in protocol {rules.name}", name, known)
+    for_all = [item for layer in rules.shared(task.name) for item in layer.attention.items()]
+    unknown = {f"preset={value}" if key == "preset" else key for key, value in for_all} - _attention_names(mechanism)
+    options: set[str] = set()
     for built_in in (True, False):  # third parties' code is run only for a key that no built-in one has
         if unknown:
-            known |= _options_of_mechanisms(built_in=built_in)
-            unknown -= known
+            options |= _options_of_mechanisms(built_in=built_in)
+            unknown -= options
     for key in sorted(unknown):
-        if resembles(key, known):
-            raise UnknownName(f"option of any mechanism in protocol {rules.name}, tasks.{task.name}", key, known)
+        if resembles(key, options):
+            raise UnknownName(f"option of any mechanism in protocol {rules.name}, tasks.{task.name}", key, options)
+
+
+def _attention_names(mechanism: Plugin) -> set[str]:
+    """What a protocol's attention section may say to this mechanism."""
+    presets = getattr(mechanism.object, "presets", {})
+    return {*field_names(getattr(mechanism.object, "options", NoOptions)), *(f"preset={name}" for name in presets)}
 
 
 def _options_of_mechanisms(*, built_in: bool) -> set[str]:
@@ -180,7 +214,7 @@ def _options_of_mechanisms(*, built_in: bool) -> set[str]:
         try:
             if (registry.home("mechanisms", name).how == "built-in") is built_in:
                 plugin = registry.load("mechanisms", name)
-                found |= set(field_names(getattr(plugin.object, "options", NoOptions)))
+                found |= _attention_names(plugin)
         except AttnbenchError:  # broken, or of a package that is not there: not this run's concern
             continue
     return found
@@ -193,6 +227,11 @@ def _refuse_dead(plan: Plan) -> None:
         raise AttnbenchError(
             f"{plan.task.plugin.name} asks at single tokens, so model.pooling={plan.rules.model.pooling} pools "
             "nothing; leave it out, or --set model.pooling=mean"
+        )
+    if not isinstance(head, Match) and plan.rules.model.match != "products":
+        raise AttnbenchError(
+            f"{plan.task.plugin.name} is not about two documents, so model.match={plan.rules.model.match} joins "
+            "nothing; leave it out"
         )
     if plan.tokens.block_size > length:
         raise AttnbenchError(

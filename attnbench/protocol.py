@@ -1,10 +1,18 @@
 """Protocols: named, versioned sets of rules, as TOML files in `attnbench/protocols` or of the user's own.
 
 name, version, summary
-[model] [budget] [numerics] [padding]         values for every task
-[tasks.NAME.model] ... [tasks.NAME.padding]   what differs for one task
+closed = true                                 it is about the tasks it names and no others
+seeds = 3                                     at least so many in a cell of a table
+parameters_within = 0.1                       share by which a model may be larger or smaller than with plain attention
+[tuning]                                      grid and seeds by which every cell chooses values (record.Tuning)
+[model] [budget] [numerics] [padding]         values for every cell
+[attention]                                   options, or a preset, for every mechanism that has them, e.g. block_size
+[tasks.NAME.model] ... [tasks.NAME.attention] what differs for one task
 [tasks.NAME.task]                             options of the task
-[tasks.NAME.attention]                        options for every mechanism that has them, e.g. block_size
+[mechanisms.NAME.model] ...                   what differs for one mechanism; then the encoder is not the same for all
+[tasks.NAME.mechanisms.NAME.model] ...        and for one mechanism on one task
+
+The later ones win, and the user over all.
 """
 
 from __future__ import annotations
@@ -16,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, NonNegativeFloat, PositiveInt, ValidationError
 
 from attnbench.config import Budget, ModelConfig, Numerics, Padding
 from attnbench.errors import AttnbenchError, UnknownName
@@ -37,35 +45,53 @@ TUNABLE = (
 )
 
 
-class _TaskRules(BaseModel):
+class _Rules(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
     model: dict[str, Any] = {}
     budget: dict[str, Any] = {}
     numerics: dict[str, Any] = {}
     padding: dict[str, Any] = {}
-    task: dict[str, Any] = {}
     attention: dict[str, Any] = {}
 
 
-class Protocol(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+class _TaskRules(_Rules):
+    task: dict[str, Any] = {}
+    mechanisms: dict[str, _Rules] = {}
+
+
+class Protocol(_Rules):
     name: str
     version: int
     summary: str
-    model: dict[str, Any] = {}
-    budget: dict[str, Any] = {}
-    numerics: dict[str, Any] = {}
-    padding: dict[str, Any] = {}
+    closed: bool = False
+    seeds: PositiveInt = 1
+    parameters_within: NonNegativeFloat | None = None
+    tuning: Tuning | None = None
     tasks: dict[str, _TaskRules] = {}
+    mechanisms: dict[str, _Rules] = {}
 
     def rules(self, task: str) -> _TaskRules:
         return self.tasks.get(task, _TaskRules())
 
+    def shared(self, task: str) -> list[_Rules]:
+        """What holds for every mechanism on this task; the later ones win."""
+        return [self, self.rules(task)]
+
+    def own(self, task: str, mechanism: str) -> list[_Rules]:
+        """What holds for this mechanism alone."""
+        found = (self.mechanisms.get(mechanism), self.rules(task).mechanisms.get(mechanism))
+        return [rules for rules in found if rules is not None]
+
+    def section(self, name: str, task: str, mechanism: str) -> dict[str, Any]:
+        layers = [*self.shared(task), *self.own(task, mechanism)]
+        return {key: value for rules in layers for key, value in getattr(rules, name).items()}
+
 
 @dataclass(frozen=True)
 class Resolved:
-    """A protocol applied to one task, with the user's changes; `spec` names it in records."""
+    """A protocol applied to one cell, with the user's changes; `spec` names it in records, `of` is its own name."""
 
+    of: str
     spec: ProtocolSpec
     model: ModelConfig
     budget: Budget
@@ -102,17 +128,20 @@ def load(reference: str) -> Protocol:
 
 
 def resolve(
-    protocol: Protocol, task: str, changes: Mapping[str, Mapping[str, Any]], tuning: Tuning | None = None
+    protocol: Protocol,
+    task: str,
+    mechanism: str,
+    changes: Mapping[str, Mapping[str, Any]],
+    tuning: Tuning | None = None,
 ) -> Resolved:
-    """All values for one task. With changes by the user it is another protocol, and its name says so.
+    """All values for one mechanism on one task. With changes by the user it is another protocol, and its name says so.
 
     Of a value that is tuned, the grid makes the protocol, not what was chosen.
     """
-    rules = protocol.rules(task)
     built: dict[str, Any] = {}
     changed: dict[str, Any] = {}
     for section, kind in SECTIONS.items():
-        base = {**getattr(protocol, section), **getattr(rules, section)}
+        base = protocol.section(section, task, mechanism)
         built[section] = _build(protocol.name, section, kind, base)
         given = changes.get(section, {})
         if given:
@@ -122,14 +151,22 @@ def resolve(
             changed |= {f"{section}.{key}": after[key] for key in after if after[key] != before[key]}
     if tuning is not None:
         changed = {key: value for key, value in changed.items() if key not in tuning.grid}
-        changed["tuning"] = tuning.model_dump(mode="json", include={"grid", "seeds"})
+    if tuning != (protocol.tuning and check_tuning(protocol, task, mechanism, protocol.tuning)):
+        changed["tuning"] = tuning and tuning.model_dump(mode="json")
     name = protocol.name
     if changed:
         name += "-" + hashlib.sha256(canonical(changed).encode()).hexdigest()[:6]
-    return Resolved(spec=ProtocolSpec(name=name, version=protocol.version, changes=changed), **built)
+    spec = ProtocolSpec(
+        name=name,
+        version=protocol.version,
+        changes=changed,
+        seeds=protocol.seeds,
+        parameters_within=protocol.parameters_within,
+    )
+    return Resolved(of=protocol.name, spec=spec, **built)
 
 
-def check_tuning(protocol: Protocol, task: str, tuning: Tuning) -> Tuning:
+def check_tuning(protocol: Protocol, task: str, mechanism: str, tuning: Tuning) -> Tuning:
     """The tuning with its values as the protocol holds them.
 
     Raises:
@@ -140,7 +177,7 @@ def check_tuning(protocol: Protocol, task: str, tuning: Tuning) -> Tuning:
         section, _, key = name.partition(".")
         if name not in TUNABLE:
             raise UnknownName("value to tune", name, TUNABLE)
-        base = {**getattr(protocol, section), **getattr(protocol.rules(task), section)}
+        base = protocol.section(section, task, mechanism)
         built = [_build(protocol.name, section, SECTIONS[section], {**base, key: value}) for value in values]
         grid[name] = [one.model_dump(mode="json")[key] for one in built]
         if len(grid[name]) < 2 or len(set(grid[name])) < len(grid[name]):

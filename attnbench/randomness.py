@@ -102,7 +102,7 @@ class Dropout(nn.Module):
         self.p, self.site, self.stream = p, site, stream
 
     def forward(self, x_BRD: Tensor) -> Tensor:
-        if not self.training or self.p == 0 or not self.stream.enabled:
+        if not self.active:
             return x_BRD
         first = self.stream.specials + self.stream.shift
         parts = [self._keep(x_BRD[:, : self.stream.specials], "specials")] if self.stream.specials else []
@@ -111,6 +111,10 @@ class Dropout(nn.Module):
         parts.append(self._keep(x_BRD[:, first:], "content"))
         keep_BRD = parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
         return x_BRD * keep_BRD * (1 / (1 - self.p))
+
+    @property
+    def active(self) -> bool:
+        return self.training and self.p > 0 and self.stream.enabled
 
     def _keep(self, like: Tensor, part: str) -> Tensor:
         s = self.stream
@@ -124,3 +128,12 @@ class Dropout(nn.Module):
 
     def extra_repr(self) -> str:
         return f"p={self.p}, site={self.site!r}"
+
+
+class WeightDropout(Dropout):
+    """The same for attention weights (B, H, R, R), whose rows are no tokens: one mask for all of them."""
+
+    def forward(self, weights_BHRR: Tensor) -> Tensor:
+        if not self.active:
+            return weights_BHRR
+        return weights_BHRR * self._keep(weights_BHRR, "weights") * (1 / (1 - self.p))

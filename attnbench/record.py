@@ -49,11 +49,19 @@ class MechanismSpec(PluginSpec):
 
 
 class ProtocolSpec(_Frozen):
-    """`changes` are values the user set otherwise; the name then carries their hash, for it is another protocol."""
+    """What a table is made of.
+
+    Attributes:
+        changes: values the user set otherwise; the name then carries their hash, for it is another protocol.
+        seeds: at least so many it asks for in each cell.
+        parameters_within: share by which it allows a model to be larger or smaller than with plain attention.
+    """
 
     name: str
     version: int
     changes: dict[str, Any] = {}
+    seeds: int = 1
+    parameters_within: float | None = None
 
 
 class Spec(_Frozen):
@@ -95,7 +103,8 @@ class Tuned(Tuning):
 
 
 class Quality(_Frozen):
-    """The test split is read once, with the weights of the best validation step.
+    """The test split is read once, with the weights of step `best_step`: the best by validation, unless `selected_on`
+    says that the last step was taken.
 
     `trivial` holds the scores of trivial predictors on the test split by name; `interval` is the 95 % interval of
     `test` over test examples, for this trained model only; `more` holds further metrics.
@@ -126,10 +135,15 @@ class CurvePoint(_Frozen):
 
 
 class Cost(_Frozen):
-    """Seconds are a log line, never a speed claim: on shared machines equal runs differ tenfold."""
+    """Seconds are a log line, never a speed claim: on shared machines equal runs differ tenfold.
+
+    `params_plain` is the total if the mixers were plain attention. A step ran in so many `micro_batches`.
+    """
 
     params_total: int
     params_mixer: int
+    params_plain: int | None = None
+    micro_batches: int | None = None
     train_seconds: float
     samples_per_second: float
     peak_bytes: int

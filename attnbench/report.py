@@ -45,6 +45,8 @@ class Entry:
         statuses: how many seeds ended how, by name.
         low, high: 95 % interval; `scope` says of what: over seeds, or with one seed over test examples.
         mixer_params: parameters of all token mixers together.
+        asked: seeds that the protocol asks for at the least.
+        size: parameters as a multiple of those with plain attention; None where that is not on record.
         trials: runs that its values were chosen by, on validation; 0 without tuning.
         chosen: the values, by key.
         ids: the records counted.
@@ -61,8 +63,18 @@ class Entry:
     scope: str
     mixer_params: int | None
     ids: tuple[str, ...]
+    asked: int = 1
+    size: float | None = None
     trials: int = 0
     chosen: str = ""
+
+    @property
+    def count(self) -> str:
+        """Seeds with a score, and how many the protocol asks for where they are fewer."""
+        found = len(self.seeds)
+        if found < self.asked:
+            return f"{found} of {self.asked} seeds"
+        return "1 seed" if found == 1 else str(found)
 
     @property
     def status(self) -> str:
@@ -76,9 +88,9 @@ class Entry:
         if self.mean is None:
             return self.status
         if self.sd is None:
-            score = f"{self.mean:.3f} [{self.low:.2f}, {self.high:.2f}] (1 seed)"
+            score = f"{self.mean:.3f} [{self.low:.2f}, {self.high:.2f}] ({self.count})"
         else:
-            score = f"{self.mean:.3f} ± {self.sd:.3f} ({len(self.seeds)})"
+            score = f"{self.mean:.3f} ± {self.sd:.3f} ({self.count})"
         return score if self.status == "ok" else f"{score}, {self.status}"
 
 
@@ -216,14 +228,29 @@ def _table(protocol: str, version: int, changes: str, runs: list[_Run]) -> Table
             entries.append(_entry(chosen) if chosen else None)
             notes += [f"{row[0]}, {column.title}: seed {seed} ran {n} times; one counts" for seed, n in repeated]
         rows.append(Row(label=row[0], stale=row[1], options=row[2], entries=tuple(entries)))
+    within = runs[0].record.spec.protocol.parameters_within
+    notes += [note for row in rows for note in _oversized(row, columns, within)]
     changed = {path: value for path, value in _flatten_json(changes).items() if path[0] != "tuning"}
-    tuning = _describe_tuning(json.loads(changes).get("tuning"))
+    tuning = _describe_tuning(json.loads(changes), runs)
     return Table(protocol, version, _describe(changed, changed), tuning, columns, tuple(rows), tuple(notes))
 
 
-def _describe_tuning(found: Any) -> str:
+def _oversized(row: Row, columns: tuple[Column, ...], within: float | None) -> list[str]:
+    """A line per entry whose model is larger or smaller than the protocol allows."""
+    return [
+        f"{row.label}, {column.title}: {entry.size:.2f} times the parameters of plain attention; the protocol allows "
+        f"{within:.0%} more or less"
+        for column, entry in zip(columns, row.entries, strict=True)
+        if within is not None and entry and entry.size is not None and abs(entry.size - 1) > within
+    ]
+
+
+def _describe_tuning(changes: Mapping[str, Any], runs: list[_Run]) -> str:
+    """What every cell chose from: the protocol's, or the user's in its stead."""
+    tuned = [Tuning(grid=run.record.tuning.grid, seeds=run.record.tuning.seeds) for run in runs if run.record.tuning]
+    found = changes["tuning"] if "tuning" in changes else next((one.model_dump() for one in tuned), None)
     if found is None:
-        return ""
+        return "no, though the protocol asks for it" if "tuning" in changes else ""
     try:
         tuning = Tuning.model_validate(found)
     except ValueError:  # of another program
@@ -289,7 +316,8 @@ def _one_per_seed(runs: list[_Run]) -> tuple[list[Record], list[tuple[int, int]]
 
 def _entry(records: list[Record]) -> Entry:
     scored = [(record.seed, record.quality) for record in records if record.status in FINISHED and record.quality]
-    params = [record.cost.params_mixer for record in records if record.cost is not None]
+    costs = [record.cost for record in records if record.cost is not None]
+    sizes = [cost.params_total / cost.params_plain for cost in costs if cost.params_plain]
     summary = summarise([quality.test for _, quality in scored]) if scored else None
     tuned = records[0].tuning
     one_model = scored[0][1].interval if len(scored) == 1 else None
@@ -303,8 +331,10 @@ def _entry(records: list[Record]) -> Entry:
         low=one_model[0] if one_model else summary.low if summary else None,
         high=one_model[1] if one_model else summary.high if summary else None,
         scope=ONE_MODEL if one_model else "mean over seeds" if summary else "",
-        mixer_params=max(params, default=None),
+        mixer_params=max((cost.params_mixer for cost in costs), default=None),
         ids=tuple(record.id for record in records),
+        asked=records[0].spec.protocol.seeds,
+        size=max(sizes, default=None),
         trials=tuned.trials if tuned else 0,
         chosen=", ".join(f"{key}={value}" for key, value in tuned.chosen.items()) if tuned else "",
     )

@@ -15,6 +15,7 @@ from attnbench.contracts import Task
 from attnbench.difference import question
 from attnbench.errors import AttnbenchError, Unsupported, blame, describe, is_out_of_memory
 from attnbench.estimate import Probe, projected
+from attnbench.memory import needed
 from attnbench.model import Model, shift_room
 from attnbench.numerics import Mode, applied
 from attnbench.plan import Plan, check_runnable, make, regularizer_of
@@ -105,7 +106,7 @@ def execute(plan: Plan, settings: Settings) -> tuple[Record, Path]:
         return _execute(plan, settings, _Start(time, in_force))
 
 
-def rehearse(plan: Plan, device: str = "auto") -> dict[str, int | str]:
+def rehearse(plan: Plan, device: str = "auto") -> dict[str, int | str | list[str]]:
     """Builds all but the data, as `run` would, and tells of the model.
 
     Raises:
@@ -116,7 +117,9 @@ def rehearse(plan: Plan, device: str = "auto") -> dict[str, int | str]:
     model = _build(plan, plan.task.plugin.object)
     _check_path(plan, model, device)
     total, mixers = model.count_parameters()
-    return {"attention path": _implementation(model), "params_total": total, "params_mixer": mixers}
+    built: dict[str, int | str | list[str]] = {"attention path": _implementation(model), "params_total": total}
+    built |= {"params_mixer": mixers, "params_plain": model.plain_parameters()}
+    return built | ({"notes": notes} if (notes := _notes(plan, model)) else {})
 
 
 def foresee(plan: Plan, data_key: str, device: str = "auto", *, build: bool = True) -> tuple[Subject, str | None]:
@@ -180,6 +183,8 @@ def _execute(plan: Plan, settings: Settings, start: _Start) -> tuple[Record, Pat
         check_runnable(plan)
         model = _build(plan, task)
         _check_path(plan, model, settings.device)
+        for note in _notes(plan, model):
+            say(note)
         prepared = data.load(plan.task.plugin, plan.task.options, workers=torch.get_num_threads())
     except Exception as error:
         refused = isinstance(error, Unsupported)
@@ -224,8 +229,10 @@ def _train(
         if not is_out_of_memory(error):
             reason = f"step {trainer.step}: {describe(error)}"
             return _store(plan, spec, settings, start, "failed", reason, trainer=trainer)
-        budget, length = plan.rules.budget, task.max_length(plan.task.options)
-        reason = f"out of memory at step {trainer.step} with {budget.batch // budget.accumulate} x {length} tokens"
+        size, length = plan.rules.budget.batch // trainer.micro_batches, task.max_length(plan.task.options)
+        reason = f"out of memory at step {trainer.step} with {size} x {length} tokens"
+        if need := needed(error, judgement.peak_bytes(trainer.accelerator.device.type == "cuda")):
+            reason += f"; it needs {need / 2**30:,.1f} GiB or more"
         return _store(plan, spec, settings, start, "oom", reason, trainer=trainer)
     stored = _store(
         plan, spec, settings, start, status, why,
@@ -233,6 +240,23 @@ def _train(
     )  # fmt: skip
     checkpoint.remove()
     return stored
+
+
+def _notes(plan: Plan, model: Model) -> list[str]:
+    """In what the run falls short of what its protocol asks for."""
+    protocol, found = plan.rules.spec, []
+    if "tuning" in protocol.changes and plan.tuned is None:
+        found.append(
+            f"protocol {plan.rules.of} asks for tuned values, which `attnbench sweep` chooses; this run stands in a "
+            f"table of its own, {protocol.name}"
+        )
+    size = model.count_parameters()[0] / model.plain_parameters()
+    if protocol.parameters_within is not None and abs(size - 1) > protocol.parameters_within:
+        found.append(
+            f"{plan.label} has {size:.2f} times the parameters of the same model with plain attention, and protocol "
+            f"{plan.rules.of} allows {protocol.parameters_within:.0%} more or less; tables say so"
+        )
+    return found
 
 
 def _check_device(device: str, plan: Plan) -> None:
@@ -266,7 +290,7 @@ def _check_path(plan: Plan, model: Model, device: str) -> None:
     shifted = any(choice.plugin.object.max_shift(choice.options) for choice in plan.regularizers)
     dtype = torch.bfloat16 if plan.rules.numerics.dtype == "bf16" else torch.float32
     where = torch.device("cuda" if device != "cpu" and torch.cuda.is_available() else "cpu")
-    if reason := model.refusal(task.max_length(plan.task.options), task.padded or shifted, dtype, where):
+    if reason := model.refusal(task.max_length(plan.task.options), plan.masked or shifted, dtype, where):
         raise Unsupported(f"{plan.mechanism.plugin.name}: {reason}")
 
 

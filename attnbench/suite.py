@@ -23,6 +23,7 @@ from pydantic import (
     model_validator,
 )
 
+from attnbench import protocol as protocols
 from attnbench import registry
 from attnbench.cells import keys_of
 from attnbench.contracts import Cell
@@ -138,8 +139,11 @@ class Suite(_Part):
 
     @property
     def tuning(self) -> Tuning | None:
+        """The suite's own, or that of its protocol."""
         grid = self.tune.grid
-        return Tuning(grid=grid, seeds=self.tune.seeds or self.seeds[:1]) if grid else None
+        if not grid:
+            return protocols.load(self.where(self.protocol)).tuning
+        return Tuning(grid=grid, seeds=self.tune.seeds or self.seeds[:1])
 
     def where(self, reference: str) -> str:
         """A file is looked for beside the suite; a name or a class is itself."""

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from attnbench import outcomes, recording
@@ -22,6 +21,7 @@ from attnbench.outcomes import How, Outcome, Run, subject_of
 from attnbench.progress import say
 from attnbench.record import FINISHED, Status, canonical
 from attnbench.recording import Subject
+from attnbench.signals import heard
 from attnbench.store import Store, read
 from attnbench.suite import Suite, as_text
 from attnbench.survey import Survey, Variant
@@ -88,7 +88,7 @@ class Sweep:
             AttnbenchError: a record could not be written.
         """
         self._deadline = None if self.settings.budget is None else self.clock() + self.settings.budget
-        with self._signals(), self._none_left_behind():
+        with heard(_SIGNALS, self._told), self._none_left_behind():
             while True:
                 while self.stopped_by is None and len(self.running) < self.executor.workers:
                     if (run := self._next()) is None:
@@ -298,24 +298,11 @@ class Sweep:
             self.executor.kill()
         return self.executor.wait(_LOOK_SECONDS)
 
-    @contextmanager
-    def _signals(self) -> Iterator[None]:
+    def _told(self, number: int) -> None:
         """The first SIGINT, SIGTERM or SIGHUP asks the runs to stop; the second, or too much time, kills them."""
 
-        def handle(number: int, frame: FrameType | None) -> None:
-            self._impatient = self.stopped_by is not None
-            self.stopped_by = number
-
-        heard = [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]  # not under nohup
-        try:
-            before = {number: signal.signal(number, handle) for number in heard}
-        except ValueError:  # not in the main thread, where signals are not ours to take
-            before = {}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+        self._impatient = self.stopped_by is not None
+        self.stopped_by = number
 
     @contextmanager
     def _none_left_behind(self) -> Iterator[None]:

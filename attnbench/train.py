@@ -5,10 +5,8 @@ from __future__ import annotations
 import math
 import signal
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -26,11 +24,13 @@ from attnbench.data import TaskData
 from attnbench.diagnosis import first_non_finite
 from attnbench.errors import AttnbenchError, describe
 from attnbench.heads import join_right
+from attnbench.memory import in_parts
 from attnbench.model import Model
-from attnbench.progress import Bar
+from attnbench.progress import Bar, say
 from attnbench.questions import Predictions, Question
 from attnbench.randomness import draw, initialise, key
 from attnbench.record import CurvePoint, Status
+from attnbench.signals import heard
 
 Penalty = Callable[[Any, Tensor, Tensor], Loss]
 
@@ -70,7 +70,10 @@ class Interrupted(Exception):
 
 @dataclass
 class Trainer:
-    """The loop. What a resumed run needs is in the model, the optimizer and the fields below; none is random state."""
+    """The loop. What a resumed run needs is in the model, the optimizer and the fields below; none is random state.
+
+    `micro_batches` are those of a step, at the least the budget's `accumulate`, and more where memory asked for it.
+    """
 
     job: Job
     checkpoint: Checkpoint | None = None
@@ -80,6 +83,7 @@ class Trainer:
     best_step: int = -1
     best_validation: float = -math.inf
     seconds: float = 0.0
+    micro_batches: int = 0
     _loss_sum: float = 0.0
     _loss_steps: int = 0
     _stop_signal: int | None = None
@@ -98,6 +102,8 @@ class Trainer:
         self._run_model, self.optimizer = self.accelerator.prepare(self.model, self._raw_optimizer)
         self.losses = [regularizer.loss(options) for regularizer, options in self.job.regularizers]
         self.best_weights = self._weights()
+        self.micro_batches = self.micro_batches or b.accumulate
+        self._eval_parts = 1
 
     def resume(self) -> None:
         """Goes back to what the checkpoint holds, when it is to be resumed."""
@@ -111,7 +117,10 @@ class Trainer:
     def fit(self) -> None:
         """Trains to the last step, or raises `Stopped`; either way the checkpoint holds what was done."""
         budget, started = self.job.budget, time.monotonic() - self.seconds
-        with self._signals(), Bar("training", budget.steps, self.step, self.quiet) as bar:
+        with (
+            heard((signal.SIGINT, signal.SIGTERM), self._told),
+            Bar("training", budget.steps, self.step, self.quiet) as bar,
+        ):
             self._validate_when_due()
             while self.step < budget.steps:
                 loss = self._train_step()
@@ -123,19 +132,28 @@ class Trainer:
                 self._check_limits()
 
     def test(self) -> Predictions:
-        """The test split with the weights of the best validation step."""
+        """The test split with the weights of the best validation, or of the last step where the budget says so."""
         self.model.load_state_dict(self.best_weights)
         return self.predict("test")
 
     def _train_step(self) -> float:
         """One update; returns the mean loss of its micro-batches."""
+        return in_parts(self._update, self.micro_batches, self.job.budget.batch, self._split)
+
+    def _split(self, micro_batches: int) -> None:
+        size = self.job.budget.batch // micro_batches
+        say(f"step {self.step}: memory does not hold the batch; from here on in micro-batches of {size}")
+        self.micro_batches = micro_batches
+        self.optimizer.zero_grad()
+
+    def _update(self, micro_batches: int) -> float:
         job, budget = self.job, self.job.budget
         for group in self.optimizer.param_groups:
             group["lr"] = budget.learning_rate(self.step)
         self.model.train()
         batches, total = job.batches("train"), 0.0
         torch.manual_seed(key(job.seed, "plugin", self.step))  # for randomness a plugin brings itself
-        parts = np.split(batches.drawn(job.seed, budget.batch, self.step), budget.accumulate)
+        parts = np.split(batches.drawn(job.seed, budget.batch, self.step), micro_batches)
         runs = [_Run(self, batches.collate(part), micro) for micro, part in enumerate(parts)]
         predictions = sum(len(run.labels) for run in runs)
         for run in runs:
@@ -178,16 +196,27 @@ class Trainer:
             )
         )
         self._loss_sum, self._loss_steps = 0.0, 0
-        if score > self.best_validation:
+        if self.job.budget.select == "last" or score > self.best_validation:
             self.best_step, self.best_validation, self.best_weights = self.step, score, self._weights()
 
-    @torch.no_grad()
     def predict(self, split: str) -> Predictions:
-        """Every example once."""
+        """Every example once, in batches as large as the budget's or as memory allows."""
+        size = self.job.budget.eval_batch
+        return in_parts(
+            lambda parts: self._predict(split, size // parts), self._eval_parts, size, self._split_evaluation
+        )
+
+    def _split_evaluation(self, parts: int) -> None:
+        size = self.job.budget.eval_batch // parts
+        say(f"memory does not hold a batch of the evaluation; from here on in batches of {size}")
+        self._eval_parts = parts
+
+    @torch.no_grad()
+    def _predict(self, split: str, size: int) -> Predictions:
         self.model.eval()
         torch.manual_seed(key(self.job.seed, "plugin", "evaluation"))
         job, said, loss_sum, count = self.job, [], 0.0, 0
-        for batch in job.batches(split).in_order(job.budget.eval_batch):
+        for batch in job.batches(split).in_order(size):
             self._stop_when_told()
             run = _Run(self, batch, 0)
             logits = run.raw()
@@ -227,24 +256,11 @@ class Trainer:
             self._save()
             raise Stopped("timeout", f"{self.seconds:.0f} s of {limit:.0f} s used at step {self.step}")
 
-    @contextmanager
-    def _signals(self) -> Iterator[None]:
+    def _told(self, number: int) -> None:
         """The first SIGINT or SIGTERM ends the loop after the present step; a second SIGINT ends it at once."""
-
-        def handle(number: int, frame: FrameType | None) -> None:
-            if self._stop_signal is not None and number == signal.SIGINT:
-                raise KeyboardInterrupt
-            self._stop_signal = number
-
-        try:
-            before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
-        except ValueError:  # not in the main thread, where signals are not ours to take
-            before = {}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+        if self._stop_signal is not None and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        self._stop_signal = number
 
     def _save(self) -> None:
         if self.checkpoint is None:
@@ -261,6 +277,7 @@ class Trainer:
                 "best_step": self.best_step,
                 "best_validation": self.best_validation if self.curve else None,
                 "seconds": self.seconds,
+                "micro_batches": self.micro_batches,
                 "loss_sum": self._loss_sum,
                 "loss_steps": self._loss_steps,
             },
@@ -280,6 +297,7 @@ class Trainer:
             moments.setdefault(int(index), {})[field_name] = value
         self._raw_optimizer.load_state_dict({**self._raw_optimizer.state_dict(), "state": moments})
         self.step, self.seconds = values["step"], values["seconds"]
+        self.micro_batches = max(self.micro_batches, values["micro_batches"])
         self.curve = [CurvePoint.model_validate(point) for point in values["curve"]]
         self.best_step = values["best_step"]
         self.best_validation = -math.inf if values["best_validation"] is None else values["best_validation"]

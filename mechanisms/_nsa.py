@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from attnbench.contracts import Layout, MixerShape
 from attnbench.errors import AttnbenchError
-from attnbench.layers import NO_TOKENS, QKVMixer, clear, positions, rotate
+from attnbench.layers import NO_TOKENS, QKVMixer, clear, positions, projection, rotate
 from attnbench.sparse import Pattern, TokenWindow, path
 
 from ._blocks import attend_chosen, choose, in_blocks, real_rows, softmax
@@ -76,7 +76,7 @@ class NSA(QKVMixer):
         if options.top_n < least:
             raise AttnbenchError(f"{least} blocks are always selected, so top_n={options.top_n} is too few")
         self.options = options
-        self.more_kv = nn.Linear(shape.dim, 4 * shape.dim)
+        self.more_kv = projection(shape, 4)
         self.compress_k = Compress(options.block, shape.head_dim)
         self.compress_v = Compress(options.block, shape.head_dim)
         self.gate = nn.Sequential(

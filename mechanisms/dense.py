@@ -10,9 +10,11 @@ from attnbench.layers import QKVMixer, attention
 
 class Dense(QKVMixer):
     implementation = "kernel"
+    drops_weights = True
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
-        return attention(q, k, v, None if mask is None else mask[:, None, None, :], causal=self.shape.causal)
+        visible = None if mask is None else mask[:, None, None, :]
+        return attention(q, k, v, visible, causal=self.shape.causal, drop=self.drop)
 
 
 MECHANISM = Mechanism(

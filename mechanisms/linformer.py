@@ -41,6 +41,8 @@ class Options:
 
 
 class Linformer(QKVMixer):
+    drops_weights = True
+
     def __init__(self, shape: MixerShape, options: Options):
         super().__init__(shape)
         self.rank, self.ignores_masks = options.rank, options.masks == "ignored"
@@ -60,7 +62,7 @@ class Linformer(QKVMixer):
         e_HKN, f_HKN = self.projection[..., : layout.length].expand(2, self.shape.heads, -1, -1)
         k = torch.cat([k[:, :, :special], e_HKN @ k[:, :, special:]], dim=2)
         v = torch.cat([v[:, :, :special], f_HKN @ v[:, :, special:]], dim=2)
-        return attention(q, k, v, visible)
+        return attention(q, k, v, visible, drop=self.drop)
 
 
 MECHANISM = Mechanism(

@@ -15,11 +15,11 @@ from typing import Literal
 
 import torch
 from pydantic import NonNegativeInt, PositiveInt
-from torch import Tensor, nn
+from torch import Tensor
 
 from attnbench.contracts import Layout, Mechanism, MixerShape, Tokens
 from attnbench.errors import AttnbenchError
-from attnbench.layers import NO_TOKENS, attention, clear, positions
+from attnbench.layers import NO_TOKENS, attention, clear, positions, projection
 from attnbench.sparse import PathName, Pattern, TokenWindow
 from attnbench.sparse.mixer import HeadGroup, SparseMixer
 
@@ -77,7 +77,7 @@ class Longformer(SparseMixer):
         ]
         super().__init__(shape, groups, options.path)
         separate = options.global_projections == "separate" and shape.tokens.globals
-        self.global_qkv = nn.Linear(shape.dim, 3 * shape.dim) if separate else None
+        self.global_qkv = projection(shape, 3) if separate else None
 
     def forward(self, x: Tensor, mask: Tensor | None = None, layout: Layout | None = None) -> Tensor:
         if self.global_qkv is None:

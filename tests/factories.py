@@ -40,6 +40,8 @@ def make_spec(
     protocol_changes: dict[str, Any] | None = None,
     steps: int = 400,
     engine: int = 1,
+    seeds: int = 1,
+    parameters_within: float | None = None,
 ) -> Spec:
     return Spec(
         task=TaskSpec(
@@ -65,7 +67,13 @@ def make_spec(
         budget={"steps": steps, "batch": 32, "optimiser": {"name": "adamw", "lr": 0.001}},
         numerics={"dtype": "float32"},
         padding={"rule": "longest"},
-        protocol=ProtocolSpec(name=protocol, version=protocol_version, changes=protocol_changes or {}),
+        protocol=ProtocolSpec(
+            name=protocol,
+            version=protocol_version,
+            changes=protocol_changes or {},
+            seeds=seeds,
+            parameters_within=parameters_within,
+        ),
         engine=engine,
     )
 
@@ -96,6 +104,7 @@ def make_record(
     spec: Spec | None = None,
     started: str = "2026-01-01T00:00:00Z",
     params_mixer: int = 32768,
+    params_plain: int | None = None,
     id: str | None = None,
     **spec_changes: Any,
 ) -> Record:
@@ -115,6 +124,7 @@ def make_record(
         cost=Cost(
             params_total=150_000,
             params_mixer=params_mixer,
+            params_plain=params_plain,
             train_seconds=12.5,
             samples_per_second=1024.0,
             peak_bytes=1 << 28,

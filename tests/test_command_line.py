@@ -227,7 +227,8 @@ def test_a_dry_run_prints_every_value_and_runs_nothing(call: Call, tmp_path: Pat
     plan = json.loads(said.out)
     assert plan["mechanism"]["name"] == "hst" and plan["mechanism"]["options"]["block_size"] == 8
     assert plan["regularizer"][0]["options"]["alpha"] == 0.5 and plan["budget"]["steps"] == 900
-    assert plan["protocol"] == {"name": "quick", "version": 1, "changes": {}}
+    named = {"name": "quick", "version": 1, "changes": {}}
+    assert plan["protocol"] == named | {"seeds": 1, "parameters_within": None}
     assert not (tmp_path / "results").exists()
 
 

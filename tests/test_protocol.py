@@ -41,7 +41,9 @@ def test_what_a_file_leaves_out_has_the_default(tmp_path: Path) -> None:
     rules = plan.make("dense", "recall", protocol=own(tmp_path)).rules
     assert (rules.model, rules.budget) == (ModelConfig(), Budget())
     assert (rules.numerics, rules.padding) == (Numerics(), Padding())
-    assert rules.spec.model_dump() == {"name": "mine", "version": 2, "changes": {}}
+    assert rules.spec.model_dump() == {
+        "name": "mine", "version": 2, "changes": {}, "seeds": 1, "parameters_within": None,
+    }  # fmt: skip
 
 
 def test_values_of_a_task_win_over_those_for_all_and_the_user_over_both(tmp_path: Path) -> None:
@@ -50,6 +52,45 @@ def test_values_of_a_task_win_over_those_for_all_and_the_user_over_both(tmp_path
     model = plan.make("dense", "recall", protocol=reference).rules.model
     assert (model.dim, model.layers) == (16, 3)
     assert plan.make("dense", "recall", protocol=reference, settings={"dim": "8"}).rules.model.dim == 8
+
+
+def test_the_nearer_rule_wins_and_the_user_over_all(tmp_path: Path) -> None:
+    layers = ["", "tasks.recall.", "mechanisms.local.", "tasks.recall.mechanisms.local."]
+    text, found = "", []
+    for number, layer in enumerate(layers, start=1):
+        text += f"[{layer}model]\ndim = {8 * number}\n[{layer}attention]\nblock_size = {number}\n"
+        made = plan.make("local", "recall", protocol=own(tmp_path, text))
+        found.append((made.rules.model.dim, made.mechanism.options.block_size))
+        others = [plan.make(*cell, protocol=own(tmp_path, text)) for cell in [("hst", "recall"), ("local", "digits")]]
+        assert [one.rules.model.dim for one in others] == [8 * min(number, 2), (8, 8, 24, 24)[number - 1]]
+        assert [one.mechanism.options.block_size for one in others] == [min(number, 2), (1, 1, 3, 3)[number - 1]]
+        user = plan.make("local", "recall", protocol=own(tmp_path, text), settings={"block_size": "9", "dim": "40"})
+        assert (user.rules.model.dim, user.mechanism.options.block_size) == (40, 9)
+    assert found == [(8, 1), (16, 2), (24, 3), (32, 4)]
+
+
+def test_a_cell_has_the_rules_of_its_mechanism(tmp_path: Path) -> None:
+    reference = own(tmp_path, "[mechanisms.hst.model]\ndim = 16\n")
+    assert plan.make("ernie_sparse", "recall", protocol=reference).rules.model.dim == 16
+    assert plan.make("dense", "recall", protocol=reference).rules.model.dim == 64
+
+
+def test_a_preset_for_all_reaches_who_has_it_and_a_users_goes_before_it(tmp_path: Path) -> None:
+    reference = own(tmp_path, "[attention]\npreset = 'literal'\nblock_size = 4\n")
+    literal = registry.load("mechanisms", "hst").object.presets["literal"]
+    options = plan.make("hst", "recall", protocol=reference).mechanism.spec()["options"]
+    assert options == plan.make("hst", "recall", settings={**literal, "block_size": 4}).mechanism.spec()["options"]
+    assert plan.make("local", "recall", protocol=reference).mechanism.options.block_size == 4
+    other = next(name for name in registry.load("mechanisms", "hst").object.presets if name != "literal")
+    asked = plan.make("hst", "recall", protocol=reference, settings={"preset": other}).mechanism.options
+    assert asked == plan.make("hst", "recall", settings={"preset": other, "block_size": 4}).mechanism.options
+
+
+def test_a_closed_protocol_is_about_its_tasks_alone(tmp_path: Path) -> None:
+    reference = own(tmp_path, "[tasks.recall.model]\ndim = 16\n", head=HEAD + "closed = true\n")
+    assert plan.make("dense", "recall", protocol=reference).rules.model.dim == 16
+    with pytest.raises(AttnbenchError, match="protocol mine is about recall, not about digits"):
+        plan.make("dense", "digits", protocol=reference)
 
 
 CHANGES = {
@@ -163,6 +204,10 @@ def test_a_users_preset_and_the_attention_options_meet(tmp_path: Path) -> None:
     [
         ("[tasks.recal.model]\ndim = 16\n", "unknown task in protocol mine 'recal'; did you mean recall or retrieval?"),
         ("[tasks.digitz.attention]\nblock_size = 4\n", "'digitz'; did you mean digits?"),
+        ("[mechanisms.dens.model]\ndim = 16\n", "unknown mechanism in protocol mine 'dens'; did you mean dense"),
+        ("[tasks.digits.mechanisms.hts.model]\ndim = 16\n", "'hts'; did you mean hst?"),
+        ("[attention]\npreset = 'literall'\n", "'preset=literall'; did you mean preset=literal"),
+        ("[mechanisms.dense.attention]\nblock_size = 4\n", "unknown option of mechanism dense 'block_size'"),
         (
             "[tasks.recall.attention]\nblok_size = 4\n",
             "unknown option of any mechanism in protocol mine, tasks.recall 'blok_size'; did you mean block_size",

@@ -21,7 +21,7 @@ def test_the_spec_hash_is_sha256_of_sorted_compact_json() -> None:
         '{"budget":{"batch":32,"optimiser":{"lr":0.001,"name":"adamw"},"steps":400},"engine":1,'
         '"mechanism":{"implementation":"reference","name":"hst","options":{"block_size":32,"merge":"add"},'
         f'"source_sha":"{"3c" * 32}","version":1}},"model":{{"dim":64,"heads":2,"layers":2}},'
-        '"numerics":{"dtype":"float32"},"padding":{"rule":"longest"},"protocol":{"changes":{},"name":"quick","version":1},'
+        '"numerics":{"dtype":"float32"},"padding":{"rule":"longest"},"protocol":{"changes":{},"name":"quick","parameters_within":null,"seeds":1,"version":1},'
         f'"regularizer":[{{"name":"sar","options":{{"alpha":0.5}},"source_sha":"{"5e" * 32}","version":1}}],'
         f'"task":{{"data_key":"{"d0" * 32}","max_length":256,"name":"recall","options":{{"pairs":8}},'
         f'"source_sha":"{"7a" * 32}","version":1,"vocab":66}}}}'

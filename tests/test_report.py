@@ -132,6 +132,31 @@ def test_mixer_parameters_stand_beside_each_row() -> None:
 # --- what must not be mixed -------------------------------------------------------------------------------------
 
 
+def test_fewer_seeds_than_the_protocol_asks_for_are_shown() -> None:
+    def shown(seeds: int) -> str:
+        records = [make_record(seed=seed, test=0.8, seeds=3) for seed in range(seeds)]
+        return texts(only_table(records))["dense", "", False][0]
+
+    assert shown(1) == "0.800 [0.78, 0.82] (1 of 3 seeds)"
+    assert [shown(seeds) for seeds in (2, 3, 4)] == [f"0.800 ± 0.000 ({n})" for n in ("2 of 3 seeds", 3, 4)]
+
+
+def test_a_model_larger_or_smaller_than_the_protocol_allows_is_named() -> None:
+    """150,000 parameters against what plain attention would have."""
+    plain = {"just": 136_364, "large": 136_363, "small": 170_000, "unknown": None}
+    records = [
+        make_record(label=label, mechanism=label, params_plain=count, parameters_within=0.1)
+        for label, count in plain.items()
+    ]
+    notes = [note for note in only_table(records).notes if "parameters" in note]
+    assert notes == [
+        f"{label}, recall: {ratio} times the parameters of plain attention; the protocol allows 10% more or less"
+        for label, ratio in {"large": "1.10", "small": "0.88"}.items()
+    ]
+    free = [make_record(label=label, mechanism=label, params_plain=count) for label, count in plain.items()]
+    assert not [note for note in only_table(free).notes if "parameters" in note]
+
+
 def test_two_specs_under_one_label_are_two_rows_that_name_the_difference() -> None:
     records = [
         make_record(label="hst", mechanism="hst", options={"block_size": size, "merge": "add"}, seed=seed, test=test)

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ import torch.nn.functional as F
 import attnbench
 from attnbench import data, plan, runner, store
 from attnbench.errors import AttnbenchError
+from attnbench.memory import needed
 from attnbench.record import Record
 from attnbench.train import Trainer
 
@@ -358,7 +360,61 @@ def forward(self, x, mask=None, layout=None):
 def test_running_out_of_memory_is_a_status(tmp_path: Path) -> None:
     record = tiny(tmp_path, mixer(tmp_path, "greedy", FORGETS_MEMORY), options={"budget.accumulate": 2})
     assert record.status == "oom" and record.reason is not None
-    assert "step 0" in record.reason and "4 x 16 tokens" in record.reason and "\n" not in record.reason
+    assert "step 0" in record.reason and "1 x 16 tokens" in record.reason and "\n" not in record.reason
+    needed = float(record.reason.partition("it needs ")[2].removesuffix(" GiB or more"))
+    assert 20 < needed < 30, "20 GiB more than this process had at its peak"
+
+
+HOLDS_LITTLE = """
+def __init__(self):
+    super().__init__()
+    self.line = nn.Linear(16, 16)
+def forward(self, x, mask=None, layout=None):
+    if len(x) > (2 if self.training else 5):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+    return self.line(x)
+"""
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_a_batch_that_memory_does_not_hold_is_taken_in_parts(
+    tmp_path: Path, accumulate: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The same numbers as when the parts were asked for, and the record says in how many the steps ran."""
+    path = mixer(tmp_path, "small", HOLDS_LITTLE)
+    rules = {"model.dropout": 0.2, "budget.eval_batch": 20}
+    found = tiny(tmp_path / "a", path, options=rules | {"budget.accumulate": accumulate})
+    told = capsys.readouterr().err
+    wanted = tiny(tmp_path / "b", path, options=rules | {"budget.accumulate": 4, "budget.eval_batch": 5})
+    assert found.quality is not None, found.reason
+    assert (found.quality, found.curve) == (wanted.quality, wanted.curve)
+    assert found.cost is not None and found.cost.micro_batches == 4 and found.spec.budget["accumulate"] == accumulate
+    assert told.count("step 0: memory does not hold the batch; from here on in micro-batches of 2") == 1
+    assert told.count("from here on in batches of 5") == 1
+
+
+def test_a_resumed_run_goes_on_in_the_same_parts() -> None:
+    kept: list[Any] = []
+    checkpoint: Any = SimpleNamespace(write=lambda *state: kept.append(state), read=lambda: kept[-1])
+    first, again = (trainer_for("dense", "recall", {}) for _ in range(2))
+    first.checkpoint = again.checkpoint = checkpoint
+    first.micro_batches = 4
+    first.fit()
+    again.resume()
+    assert (again.step, again.micro_batches) == (12, 4)
+
+
+@pytest.mark.parametrize(
+    ("message", "held", "wanted"),
+    [
+        ("CUDA out of memory. Tried to allocate 1.50 GiB. GPU 0 has", 2**30, 2.5 * 2**30),
+        ("CUDA out of memory. Tried to allocate 512.00 MiB (GPU 0", 0, 2**29),
+        ("DefaultCPUAllocator: can't allocate memory: you tried to allocate 4096 bytes. Error code 12", 1, 4097),
+        ("out of memory", 5, None),
+    ],
+)
+def test_what_was_needed_is_read_from_the_allocator(message: str, held: int, wanted: float | None) -> None:
+    assert needed(RuntimeError(message), held) == wanted
 
 
 @pytest.mark.parametrize(

@@ -46,6 +46,69 @@ def play(tmp_path: Path) -> Play:
     return Play(tmp_path)
 
 
+@pytest.fixture
+def asking(tmp_path: Path) -> str:
+    """A protocol that asks for the grid."""
+    path = tmp_path / "asking.toml"
+    path.write_text(
+        'name = "asking"\nversion = 1\nsummary = "s"\n[tuning]\nseeds = [0]\n'
+        '[tuning.grid]\n"budget.lr" = [0.1, 0.2, 0.3]\n'
+    )
+    return str(path)
+
+
+# --- a protocol that asks for it --------------------------------------------------------------------------------------
+
+
+def test_what_a_protocol_asks_for_is_it_and_anything_else_is_another(asking: str) -> None:
+    def name(tuning: Tuning | None, **settings: float) -> tuple[str, dict[str, Any]]:
+        spec = plan.make("dense", "recall", protocol=asking, tuning=tuning, settings=settings).rules.spec
+        return spec.name, spec.changes
+
+    assert name(GRID, **{"budget.lr": 0.2}) == name(GRID, **{"budget.lr": 0.3}) == ("asking", {})
+    untuned, changes = name(None)
+    assert untuned != "asking" and changes == {"tuning": None}
+    other = Tuning(grid={"budget.lr": [0.1, 0.2]}, seeds=[0])
+    assert len({"asking", untuned, name(other, **{"budget.lr": 0.2})[0]}) == 3
+
+
+def test_a_sweep_takes_the_grid_of_its_protocol_unless_it_has_its_own(play: Play, asking: str) -> None:
+    play(f'protocol = "{asking}"\n' + HEAD, stage := Stage(best_at({"dense": 0.3, "local": 0.2})))
+    assert sum("--trial" in job.words for job in stage.jobs) == 6
+    assert set(words(stage, "--tuning")) == {GRID.model_dump_json()}
+    play(f'protocol = "{asking}"\n' + HEAD + "[tune]\nbudget.lr = [0.1, 0.2]\n", stage := Stage())
+    assert sum("--trial" in job.words for job in stage.jobs) == 4
+
+
+def test_a_run_that_is_not_tuned_says_so_and_stands_apart(
+    asking: str, call: Callable[..., tuple[int, str, str]]
+) -> None:
+    said = {}
+    for name, more in {"untuned": [], "tuned": ["--set", "budget.lr=0.2", "--tuning", GRID.model_dump_json()]}.items():
+        code, out, _ = call("run", "-m", "dense", "-t", "digits", "-p", asking, "--dry-run", "--json", *more)
+        assert code == 0
+        said[name] = json.loads(out)["built"].get("notes", [])
+    assert said["tuned"] == [] and len(said["untuned"]) == 1
+    assert said["untuned"][0].startswith("protocol asking asks for tuned values, which `attnbench sweep` chooses")
+
+
+def test_tables_of_such_a_protocol_say_what_was_chosen_from() -> None:
+    tuned = Tuned(**GRID.model_dump(), trials=3, chosen={"budget.lr": 0.2})
+    with_it = make_record(protocol="asking").model_copy(update={"tuning": tuned})
+    without = make_record(protocol="asking-1", protocol_changes={"tuning": None})
+    said = {table.protocol: table.tuning for table in build([with_it, without]).tables}
+    assert said["asking"] == "budget.lr from 0.1, 0.2, 0.3; by validation on seed 0"
+    assert said["asking-1"] == "no, though the protocol asks for it"
+
+
+@pytest.mark.parametrize("text", ['"budget.steps" = [1, 2]', '"budget.lr" = [0.1]', '"budget.lr" = [0.1, "x"]'])
+def test_a_protocol_with_a_grid_that_is_none_is_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "bad.toml"
+    path.write_text(f'name = "bad"\nversion = 1\nsummary = "s"\n[tuning]\nseeds = [0]\n[tuning.grid]\n{text}\n')
+    with pytest.raises(AttnbenchError):
+        plan.make("dense", "recall", protocol=str(path))
+
+
 # --- choosing ---------------------------------------------------------------------------------------------------------
 
 

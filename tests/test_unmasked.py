@@ -105,7 +105,7 @@ def test_it_runs_unmasked_and_the_record_says_so(
     assert run(tmp_path, mechanism, task, options).status == "unsupported"
     record = run(tmp_path, mechanism, task, options | UNMASKED)
     assert record.quality is not None, record.reason
-    assert record.spec.padding == {"rule": "max", "unmasked": True}
+    assert record.spec.padding == {"rule": "max", "unmasked": True, "mask_zeros": False}
     assert record.spec.protocol.changes["padding.unmasked"] is True
 
 

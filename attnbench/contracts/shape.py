@@ -46,6 +46,8 @@ class MixerShape:
         causal: a row may see itself and earlier rows only.
         layer: index of the layer, for patterns that differ by layer.
         rotary: positions enter as a rotation of queries and keys (Su et al. 2021, RoFormer).
+        qkv: width of queries, keys and values, all heads together; None = dim.
+        bias: the projections to them and the one that joins the heads have a bias.
     """
 
     dim: int
@@ -55,6 +57,8 @@ class MixerShape:
     layer: int = 0
     causal: bool = False
     rotary: bool = False
+    qkv: int | None = None
+    bias: bool = True
 
     def __post_init__(self) -> None:
         if min(self.dim, self.heads, self.length) < 1:
@@ -62,12 +66,18 @@ class MixerShape:
                 "dim, heads and length must be at least 1, "
                 f"got dim={self.dim}, heads={self.heads}, length={self.length}"
             )
-        if self.dim % self.heads:
-            raise AttnbenchError(f"heads={self.heads} does not divide dim={self.dim}; choose a divisor")
+        if self.inner < 1 or self.inner % self.heads:
+            name = "dim" if self.qkv is None else "qkv"
+            raise AttnbenchError(f"heads={self.heads} does not divide {name}={self.inner}; choose a divisor")
+
+    @property
+    def inner(self) -> int:
+        """Width of queries, keys and values, all heads together."""
+        return self.dim if self.qkv is None else self.qkv
 
     @property
     def head_dim(self) -> int:
-        return self.dim // self.heads
+        return self.inner // self.heads
 
 
 @dataclass(frozen=True)
