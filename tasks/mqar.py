@@ -38,8 +38,8 @@ class Options:
     tokens of the whole vocabulary. train, validation, test: examples. data_seed: of the whole set.
     """
 
-    length: PositiveInt = 32
-    pairs: PositiveInt = 4
+    length: PositiveInt = 48
+    pairs: PositiveInt = 8
     keys: PositiveInt = 8
     values: Kinds = 8
     distance: NonNegativeInt = 16

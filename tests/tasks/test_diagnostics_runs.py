@@ -39,14 +39,14 @@ def words(settings: list[str]) -> list[str]:
 @pytest.mark.parametrize(
     ("task", "settings", "said"),
     [
-        ("mqar", ["keys=3"], "keys of an example differ, so pairs=4 needs keys >= 4, not 3"),
-        ("mqar", ["values=3"], "values of an example differ, so pairs=4 needs values >= 4, not 3"),
+        ("mqar", ["keys=7"], "keys of an example differ, so pairs=8 needs keys >= 8, not 7"),
+        ("mqar", ["values=3"], "values of an example differ, so pairs=8 needs values >= 8, not 3"),
         (
             "mqar",
             ["distance=17"],
-            "length=32 leaves 3 places for 4 queries behind 4 pairs and distance=17; it takes 33",
+            "length=48 leaves 7 places for 8 queries behind 8 pairs and distance=17; it takes 49",
         ),
-        ("mqar", ["length=10"], "length=10 leaves 0 places for 4 queries"),
+        ("mqar", ["length=10"], "length=10 leaves 0 places for 8 queries"),
         ("mqar", ["power=0"], "power: Input should be greater than 0"),
         ("mqar", ["power=1.5"], "power: Input should be less than or equal to 1"),
         ("mqar", ["fill=noise"], "fill: Input should be 'blank' or 'random'"),
