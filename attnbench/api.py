@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnbench import registry
@@ -10,8 +12,6 @@ from attnbench.options import parse
 from attnbench.plan import check_packages, choose_mechanism
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     import pandas as pd
     from torch import nn
 
@@ -72,7 +72,18 @@ def run(mechanism: str, task: str, **arguments: Any) -> Record:
 
 
 def load_records(path: str | Path = "results") -> pd.DataFrame:
-    """All records below a results folder, one row each."""
-    from attnbench.store import load_records as load
+    """One row per record of the results folder; a run without a score has missing values there.
 
-    return load(path)
+    The kind `trial` marks runs that values were chosen by; they have no score.
+    Files that are no usable record are named in a warning each.
+
+    Raises:
+        AttnbenchError: the results folder does not exist.
+    """
+    from attnbench.frame import as_frame
+    from attnbench.store import Store
+
+    frame, problems = as_frame(Store(Path(path)))
+    for problem in problems:
+        warnings.warn(problem, stacklevel=2)
+    return frame

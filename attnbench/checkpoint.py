@@ -6,6 +6,7 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +20,7 @@ from torch import Tensor, uint8
 
 from attnbench.difference import unlike
 from attnbench.errors import AttnbenchError
+from attnbench.files import writing
 
 _VALUES = "attnbench"
 
@@ -44,17 +46,23 @@ class Checkpoint:
         return self.path.with_suffix(".older.safetensors")
 
     def write(self, tensors: dict[str, Tensor], values: dict[str, Any]) -> None:
-        """At every moment of this the newest whole file, or the one before it, is there."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        """At every moment of this the newest whole file, or the one before it, is there.
+
+        Raises:
+            NotWritten: the disk refuses; what was there is kept.
+        """
         partial = self.path.with_suffix(f".{secrets.token_hex(4)}.partial")
         tensors = {name: tensor.contiguous() for name, tensor in tensors.items()}
         header = {"identity": self.identity, "question": self.question, "sha256": _sha(tensors), **values}
-        save_file(tensors, partial, {_VALUES: json.dumps(header)})
-        with partial.open("rb") as file:
-            os.fsync(file.fileno())
-        if self.path.exists():
-            self.path.replace(self.before)
-        partial.replace(self.path)
+        with writing(self.path):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                _save(tensors, partial, {_VALUES: json.dumps(header)})
+                if self.path.exists():
+                    self.path.replace(self.before)
+                partial.replace(self.path)
+            finally:
+                partial.unlink(missing_ok=True)
 
     def read(self) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
         """Tensors and values; None without `resume`.
@@ -113,11 +121,14 @@ class Checkpoint:
         """Keeps other processes from running the same cell and seed into the same results folder.
 
         Raises:
+            NotWritten: the disk refuses.
             AttnbenchError: one is doing so.
         """
         lock = self.path.with_suffix(".lock")
-        lock.parent.mkdir(parents=True, exist_ok=True)
-        with lock.open("w") as file:
+        with writing(lock):
+            lock.parent.mkdir(parents=True, exist_ok=True)
+            held = lock.open("w")
+        with held as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -140,9 +151,33 @@ class Checkpoint:
                 path.rename(aside)
         return aside
 
+    @property
+    def kept(self) -> str:
+        """What to say of it when the run cannot go on."""
+        if not (self.path.exists() or self.before.exists()):
+            return ""
+        return (
+            "; what was trained until the last checkpoint is kept, and the same command with --resume goes on from it"
+        )
+
     def remove(self) -> None:
         for path in (self.path, self.before):
             path.unlink(missing_ok=True)
+
+
+def _save(tensors: dict[str, Tensor], path: Path, header: dict[str, str]) -> None:
+    """
+    Raises:
+        OSError: the disk refuses; safetensors has an error of its own for it, with the number in its text.
+    """
+    try:
+        save_file(tensors, path, header)
+    except SafetensorError as error:
+        if not (number := re.search(r"\(os error (\d+)\)", str(error))):
+            raise
+        raise OSError(int(number[1]), os.strerror(int(number[1]))) from None
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
 
 
 def _sha(tensors: dict[str, Tensor]) -> str:

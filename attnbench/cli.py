@@ -146,6 +146,7 @@ def report(
 ) -> None:
     """Print the comparison table of a results folder."""
     from attnbench import tables
+    from attnbench.files import overwrite
     from attnbench.report import build
     from attnbench.store import Store
 
@@ -159,9 +160,8 @@ def report(
     if to is None:
         sys.stdout.write(text)
         return
-    to.mkdir(parents=True, exist_ok=True)
     path = to / f"report.{'json' if as_json_ else format_.value}"
-    path.write_text(text, "utf-8", newline="")
+    overwrite(path, text.encode())
     print(path)
 
 

@@ -12,6 +12,7 @@ import json
 from collections.abc import Callable
 from typing import Any, Literal
 
+import pydantic_core
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from attnbench.errors import AttnbenchError
@@ -185,6 +186,16 @@ class Record(_Frozen):
             raise ValueError("a trial that belongs to no tuning")
         return self
 
+    @model_validator(mode="after")
+    def _is_json(self) -> Record:
+        """Fields of any content hold finite numbers; parsers take 1e999 for infinity."""
+        spec, tuned = self.spec, self.tuning
+        plugins = (spec.task, spec.mechanism, *spec.regularizer)
+        sections = (spec.model, spec.budget, spec.numerics, spec.padding, spec.protocol.changes)
+        tuning = (tuned.grid, tuned.chosen) if tuned else ()
+        canonical([[plugin.options for plugin in plugins], sections, tuning, self.machine, self.code])
+        return self
+
     def to_json(self) -> str:
         """Readable, stable JSON: same record, same bytes."""
         return json.dumps(self.model_dump(mode="json", by_alias=True), indent=1, sort_keys=True, allow_nan=False) + "\n"
@@ -203,27 +214,41 @@ def _refuse_constant(name: str) -> None:
 MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {}
 
 
-def from_json(text: str, where: str) -> Record:
+#: What to do about a file that is no record.
+ELSEWHERE = "delete it, or move it out of the results folder"
+
+
+def from_json(text: str | bytes, where: str) -> Record:
     """Reads a record of this or an older schema.
 
     Raises:
         AttnbenchError: not JSON, a newer schema, or a field that does not fit; names `where` and what was found.
     """
     try:
-        data = json.loads(text, parse_constant=_refuse_constant)
-    except json.JSONDecodeError as error:
-        raise AttnbenchError(f"{where}: not valid JSON (line {error.lineno}: {error.msg})") from None
+        data = _parse(text.encode() if isinstance(text, str) else text)
     except (ValueError, RecursionError) as error:
-        raise AttnbenchError(f"{where}: not valid JSON ({error})") from None
+        raise AttnbenchError(f"{where}: cut off, or not valid JSON ({error}); {ELSEWHERE}") from None
     schema = data.get("schema") if isinstance(data, dict) else None
     if type(schema) is not int or schema < 1:
-        raise AttnbenchError(f"{where}: not a record (no schema number, found {schema!r})")
+        raise AttnbenchError(f"{where}: not a record (no schema number, found {schema!r:.40}); {ELSEWHERE}")
     if schema > SCHEMA:
-        raise AttnbenchError(f"{where}: written by a newer attnbench (schema {schema}, this one reads up to {SCHEMA})")
+        what = f"written by a newer attnbench (schema {schema}, this one reads up to {SCHEMA})"
+        raise AttnbenchError(f"{where}: {what}; update attnbench")
     for version in range(schema, SCHEMA):
         data = MIGRATIONS[version](data)
     try:
         return Record.model_validate(data)
     except ValueError as error:
-        lines = str(error).splitlines()
-        raise AttnbenchError(f"{where}: not a valid record: {' '.join(line.strip() for line in lines[1:3])}") from None
+        what = " ".join(line.strip() for line in str(error).splitlines()[1:3])
+        raise AttnbenchError(f"{where}: not a valid record: {what}; {ELSEWHERE}") from None
+
+
+def _parse(text: bytes) -> Any:
+    """JSON to Python, three times as fast as the standard library's parser."""
+    try:
+        return pydantic_core.from_json(text, allow_inf_nan=False)
+    except ValueError:
+        if b"\\ud" not in text:
+            raise
+    # half of a surrogate pair, from a name that is not UTF-8: only Python's parser takes it
+    return pydantic_core.to_jsonable_python(json.loads(text.decode(), parse_constant=_refuse_constant))

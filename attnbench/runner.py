@@ -15,6 +15,7 @@ from attnbench.contracts import Task
 from attnbench.difference import question
 from attnbench.errors import AttnbenchError, Unsupported, blame, describe, is_out_of_memory
 from attnbench.estimate import Probe, projected
+from attnbench.files import NotWritten, writing
 from attnbench.memory import needed
 from attnbench.model import Model, shift_room
 from attnbench.numerics import Mode, applied
@@ -95,12 +96,14 @@ def execute(plan: Plan, settings: Settings) -> tuple[Record, Path]:
 
     Raises:
         AttnbenchError: a fault of the request or of the data, before training.
+        NotWritten: the disk refuses the record or a checkpoint; what was trained until the last checkpoint is kept.
         Interrupted: SIGINT or SIGTERM; the checkpoint says how far it came.
     """
     if settings.trial and plan.tuned is None:
         raise AttnbenchError("a trial needs the grid it belongs to: --trial goes with --tuning")
     time = recording.now()
-    settings.results.mkdir(parents=True, exist_ok=True)  # before hours of training, not after
+    with writing(settings.results):  # before hours of training, not after
+        settings.results.mkdir(parents=True, exist_ok=True)
     # whatever draws from torch's own generators, the caller's are as before
     with applied(settings.numerics) as in_force, seeded(plan.seed, "run"):
         return _execute(plan, settings, _Start(time, in_force))
@@ -199,7 +202,10 @@ def _execute(plan: Plan, settings: Settings, start: _Start) -> tuple[Record, Pat
     with checkpoint.held():
         if aside := checkpoint.set_aside():
             say(f"an unfinished run of this cell was not resumed; it is kept as {aside} (rename it back for --resume)")
-        return _train(plan, task, prepared, model, spec, checkpoint, settings, start)
+        try:
+            return _train(plan, task, prepared, model, spec, checkpoint, settings, start)
+        except NotWritten as fault:
+            raise NotWritten(f"{fault}{checkpoint.kept}") from None
 
 
 def _train(
@@ -223,7 +229,7 @@ def _train(
             checkpoint.remove()
         cost = judgement.cost_of(trainer, model)
         return _store(plan, spec, settings, start, stopped.status, stopped.reason, trainer=trainer, cost=cost)
-    except Interrupted:
+    except (Interrupted, NotWritten):
         raise
     except (Exception, SystemExit) as error:  # noqa: BLE001  a mechanism may fail in any way; the record says how and where
         if not is_out_of_memory(error):

@@ -2,32 +2,24 @@
 
 from __future__ import annotations
 
-import errno
-import hashlib
-import io
 import os
 import re
-import secrets
-import warnings
-import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from attnbench import predictions as arrays
 from attnbench.errors import AttnbenchError, one_line
-from attnbench.record import Record, from_json
-
-if TYPE_CHECKING:
-    import pandas as pd
+from attnbench.files import exists, publish, writing
+from attnbench.predictions import sha_of
+from attnbench.record import ELSEWHERE, Record, from_json
 
 _SAFE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,99}(?<!\.)", re.ASCII)
-#: What file systems answer that know no hard links.
-_NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS)
-#: The date in every zip entry, the earliest the format knows, so that equal arrays give equal bytes.
-_NO_DATE = (1980, 1, 1, 0, 0, 0)
+#: What to do about predictions that are lost.
+_AGAIN = "copy it again from where it was made, or run the cell again"
 
 
 @dataclass(frozen=True)
@@ -39,49 +31,61 @@ class Store:
     def __post_init__(self) -> None:
         object.__setattr__(self, "folder", Path(self.folder).expanduser())
 
+    @property
+    def runs(self) -> Path:
+        return self.folder / "runs"
+
     def folder_for(self, record: Record) -> Path:
         """Where the record belongs. Names that are no safe file name are replaced, so it never leaves the folder."""
         spec = record.spec
-        return self.folder.joinpath("runs", *map(_file_name, (spec.protocol.name, spec.task.name, record.label)))
+        return self.runs.joinpath(*map(_file_name, (spec.protocol.name, spec.task.name, record.label)))
+
+    def path_of(self, record: Record) -> Path:
+        return self.folder_for(record) / f"{record.id}.json"
 
     def unfinished(self, identity: str) -> tuple[Path, Path]:
         """Where a run that has not come to its end keeps its newest state, and the one before it."""
         path = self.folder / "unfinished" / f"{identity}.safetensors"
         return path, path.with_suffix(".older.safetensors")
 
-    def write(self, record: Record, predictions: Mapping[str, np.ndarray[Any, Any]] | None = None) -> Path:
+    def write(self, record: Record, predictions: arrays.Arrays | None = None) -> Path:
         """Stores a record and its predictions; returns the path of the JSON file.
+
+        Raises:
+            AttnbenchError: as `put`, or an array holds Python objects.
+        """
+        return self.put(record, None if predictions is None else arrays.pack(predictions))
+
+    def put(self, record: Record, packed: bytes | None) -> Path:
+        """Stores a record and its predictions, as they were packed.
 
         The predictions come first: a record that can be read has its predictions. Both appear under their name only
         when complete. A write that was cut off can be repeated.
 
         Raises:
-            AttnbenchError: the record (or other predictions under its id) exists, the id is no file name, a number
-                is NaN, an array holds Python objects, or the disk refuses.
+            NotWritten: the disk refuses.
+            AttnbenchError: the record (or other predictions under its id) exists, the id is no file name, or a number
+                is NaN.
         """
         if _file_name(record.id) != record.id:
             raise AttnbenchError(f"the record id {record.id!r} cannot be a file name; use letters, digits, - and _")
-        folder = self.folder_for(record)
-        path = folder / f"{record.id}.json"
-        packed = None if predictions is None else _pack(predictions)
-        name, sha = (None, None) if packed is None else (f"{record.id}.predictions.npz", _sha(packed))
+        path = self.path_of(record)
+        beside = path.with_suffix(".predictions.npz")
+        there = {} if packed is None else {"predictions": beside.name, "predictions_sha": sha_of(packed)}
         try:
-            text = record.model_copy(update={"predictions": name, "predictions_sha": sha}).to_json()
+            whole = record.model_copy(update={"predictions": None, "predictions_sha": None} | there)
+            text = whole.to_json()
         except ValueError as error:
             raise AttnbenchError(f"record {record.id} cannot be written as JSON ({one_line(error)})") from None
         if path.exists():
-            raise _exists(path)
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            if packed is not None and name is not None:
-                _publish(folder / name, packed, equal_is_fine=True)
-            _publish(path, text.encode())
-        except OSError as error:
-            raise AttnbenchError(f"{path}: cannot be written ({error.strerror or error})") from None
+            raise exists(path)
+        with writing(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            publish(path, text.encode(), {} if packed is None else {beside: packed})
         return path
 
-    def read_all(self) -> tuple[list[tuple[Path, Record]], list[str]]:
-        """All records, sorted by path, and one line per JSON file that is no usable record.
+    def scan(self) -> Iterator[tuple[Path, Record | AttnbenchError]]:
+        """All records, sorted by path, and in the place of a JSON file that is no usable record what is wrong with it.
 
         A file under another name than its id, or a label and id met before, is a copy: it would count one run twice.
 
@@ -90,22 +94,36 @@ class Store:
         """
         if not self.folder.is_dir():
             raise AttnbenchError(f"no results folder at {self.folder}")
-        records: list[tuple[Path, Record]] = []
-        problems: list[str] = []
         first: dict[tuple[str, str], Path] = {}
-        for path in sorted((self.folder / "runs").rglob("*.json")):
+        for path, found in _below(self.runs):
+            if isinstance(found, AttnbenchError):
+                yield path, found
+                continue
             try:
                 record = read(path)
             except AttnbenchError as error:
-                problems.append(str(error))
+                yield path, error
                 continue
             if path.stem != record.id:
-                problems.append(f"{path}: holds the record {record.id}; not counted, name it {record.id}.json")
-            elif (key := (record.label, record.id)) in first:
-                problems.append(f"{path}: not counted, the same record as {first[key]}")
+                what = f"holds the record {record.id}; not counted, name it {record.id}.json"
+                yield path, AttnbenchError(f"{path}: {what}")
+            elif (known := first.setdefault((record.label, record.id), path)) != path:
+                yield path, AttnbenchError(f"{path}: not counted, the same record as {known}; delete one of them")
             else:
-                first[key] = path
-                records.append((path, record))
+                yield path, record
+
+    def read_all(self) -> tuple[list[tuple[Path, Record]], list[str]]:
+        """What `scan` finds, and its problems as one line each.
+
+        Raises:
+            AttnbenchError: as `scan`.
+        """
+        records, problems = [], []
+        for path, found in self.scan():
+            if isinstance(found, Record):
+                records.append((path, found))
+            else:
+                problems.append(str(found))
         return records, problems
 
     def find(self, reference: str) -> tuple[Path, Record]:
@@ -116,7 +134,7 @@ class Store:
         """
         if reference.endswith(".json"):
             return Path(reference), read(reference)
-        named = sorted(path for path in (self.folder / "runs").rglob("*.json") if path.stem.startswith(reference))
+        named = [path for path, problem in _below(self.runs) if not problem and path.stem.startswith(reference)]
         exact = [path for path in named if path.stem == reference]
         found = exact or named
         if len(found) != 1:
@@ -125,23 +143,6 @@ class Store:
             raise AttnbenchError(f"{self.folder}: {what} {reference!r}{shown}; attnbench list runs shows all")
         return found[0], read(found[0])
 
-    def merge(self, other: Store) -> tuple[list[Path], int, list[str]]:
-        """Takes in the other store's records: those taken, how many were here already, and what could not be taken."""
-        records, problems = other.read_all()
-        here = {(record.label, record.id): path for path, record in self.read_all()[0]}
-        taken, known = [], 0
-        for path, record in records:
-            try:
-                if (mine := here.get((record.label, record.id))) is not None:
-                    if read(mine) != record:
-                        raise AttnbenchError(f"{path}: differs from the record of that id here, {mine}")
-                    known += 1
-                else:
-                    taken.append(self.write(record, load_predictions(path) if record.predictions else None))
-            except AttnbenchError as error:
-                problems.append(str(error))
-        return taken, known, problems
-
 
 def read(path: Path | str) -> Record:
     """Reads one record file.
@@ -149,14 +150,14 @@ def read(path: Path | str) -> Record:
     Raises:
         AttnbenchError: unreadable, truncated, or not a record; names the file.
     """
+    where = _one_line(path)
     try:
-        record = from_json(Path(path).read_text(encoding="utf-8"), str(path))
-        record.to_json()  # refuses NaN, which Python's parser lets through and the spec hash does not
+        with open(path, "rb") as file:
+            return from_json(file.read(), where)
     except OSError as error:
-        raise AttnbenchError(f"{path}: cannot be read ({error.strerror or error})") from None
+        raise AttnbenchError(f"{where}: cannot be read ({error.strerror or error})") from None
     except (ValueError, KeyError, RecursionError) as error:
-        raise AttnbenchError(f"{path}: not a record ({one_line(error)})") from None
-    return record
+        raise AttnbenchError(f"{where}: not a record ({one_line(error)}); {ELSEWHERE}") from None
 
 
 def load_predictions(path: Path | str) -> dict[str, np.ndarray[Any, Any]]:
@@ -167,92 +168,58 @@ def load_predictions(path: Path | str) -> dict[str, np.ndarray[Any, Any]]:
     """
     path = Path(path)
     record = read(path)
+    packed = packed_predictions(path, record)
+    return arrays.unpack(packed, str(path.with_name(record.predictions or "")))
+
+
+def packed_predictions(path: Path, record: Record) -> bytes:
+    """The file of predictions beside the record at `path`, checked against the record, as it is.
+
+    Raises:
+        AttnbenchError: the record has none, or the file is missing or changed.
+    """
     if record.predictions is None:
         raise AttnbenchError(f"{path}: this run has no predictions")
     if _file_name(record.predictions) != record.predictions:
-        raise AttnbenchError(f"{path}: names predictions outside its folder: {record.predictions!r}")
+        raise AttnbenchError(f"{path}: names predictions outside its folder: {record.predictions!r}; {ELSEWHERE}")
     beside = path.with_name(record.predictions)
     try:
         packed = beside.read_bytes()
     except OSError as error:
-        raise AttnbenchError(f"{beside}: cannot be read ({error.strerror or error})") from None
-    if _sha(packed) != record.predictions_sha:
-        raise AttnbenchError(f"{beside}: not the predictions that {path.name} was written with (sha256 differs)")
+        raise AttnbenchError(f"{beside}: cannot be read ({error.strerror or error}); {_AGAIN}") from None
+    if sha_of(packed) != record.predictions_sha:
+        raise AttnbenchError(
+            f"{beside}: not the predictions that {path.name} was written with (sha256 differs); {_AGAIN}"
+        )
+    return packed
+
+
+def _below(folder: Path) -> Iterator[tuple[Path, AttnbenchError | None]]:
+    """The JSON files below a folder in the order of their paths, and what could not be looked into."""
     try:
-        with np.load(io.BytesIO(packed), allow_pickle=False) as arrays:
-            return {name: arrays[name] for name in arrays.files}
-    except (ValueError, TypeError, OSError, EOFError, zipfile.BadZipFile) as error:
-        raise AttnbenchError(f"{beside}: not plain arrays ({one_line(error)})") from None
+        with os.scandir(folder) as found:
+            entries = sorted(found, key=lambda entry: entry.name)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        yield folder, AttnbenchError(f"{_one_line(folder)}: cannot be read ({error.strerror or error})")
+        return
+    for entry in entries:
+        path, problem = Path(entry.path), None
+        if entry.is_dir(follow_symlinks=False):
+            yield from _below(path)
+            continue
+        if entry.is_dir():
+            problem = "a link to a folder is not followed; put the folder itself there"
+        elif not entry.name.endswith(".json"):
+            continue
+        elif not entry.is_file():
+            problem = f"cannot be read (no file, or a link to none); {ELSEWHERE}"
+        yield path, AttnbenchError(f"{_one_line(path)}: {problem}") if problem else None
 
 
-def load_records(path: Path | str) -> pd.DataFrame:
-    """One row per record of the results folder `path`; a run without a score has missing values there.
-
-    The kind `trial` marks runs that values were chosen by; they have no score.
-
-    Files that are no usable record are named in a warning.
-
-    Raises:
-        AttnbenchError: the results folder does not exist.
-    """
-    import pandas as pd
-
-    records, problems = Store(Path(path)).read_all()
-    for problem in problems:
-        warnings.warn(problem, stacklevel=2)
-    rows = [_row(file, record) for file, record in records]
-    # column by column, since pandas guesses that text is UTF-8, and a label from elsewhere may not be
-    return pd.DataFrame({name: pd.Series([row.get(name) for row in rows], dtype=t) for name, t in _COLUMNS.items()})
-
-
-_COLUMNS = {
-    "id": "object",
-    "kind": "object",
-    "label": "object",
-    "task": "object",
-    "protocol": "object",
-    "protocol_version": "int64",
-    "mechanism": "object",
-    "regularizer": "object",
-    "seed": "int64",
-    "status": "object",
-    "test": "float64",
-    "low": "float64",
-    "high": "float64",
-    "validation": "float64",
-    "chance": "float64",
-    "params": "Int64",
-    "params_mixer": "Int64",
-    "samples_per_second": "float64",
-    "peak_bytes": "Int64",
-    "spec_hash": "object",
-    "path": "object",
-}
-
-
-def _row(path: Path, record: Record) -> dict[str, Any]:
-    spec, quality, cost = record.spec, record.quality, record.cost
-    row: dict[str, Any] = {
-        "id": record.id,
-        "kind": record.kind,
-        "label": record.label,
-        "task": spec.task.name,
-        "protocol": spec.protocol.name,
-        "protocol_version": spec.protocol.version,
-        "mechanism": spec.mechanism.name,
-        "regularizer": "+".join(part.name for part in spec.regularizer) or "none",
-        "seed": record.seed,
-        "status": record.status,
-        "spec_hash": spec.hash,
-        "path": str(path),
-    }
-    if quality is not None:
-        row |= {"test": quality.test, "low": quality.interval[0], "high": quality.interval[1]}
-        row |= {"validation": quality.validation, "chance": quality.chance}
-    if cost is not None:
-        row |= {"params": cost.params_total, "params_mixer": cost.params_mixer}
-        row |= {"samples_per_second": cost.samples_per_second, "peak_bytes": cost.peak_bytes}
-    return row
+def _one_line(path: Path | str) -> str:
+    return str(path).replace("\n", "\\n").replace("\r", "\\r")
 
 
 def _file_name(name: str) -> str:
@@ -260,69 +227,4 @@ def _file_name(name: str) -> str:
     if _SAFE_NAME.fullmatch(name):
         return name
     kept = re.sub(r"[^A-Za-z0-9_+-]+", "_", name)[:60].lstrip("+-")
-    return f"{kept or '_'}-{_sha(name.encode('utf-8', 'surrogatepass'))[:8]}"
-
-
-def _sha(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
-
-
-def _exists(path: Path) -> AttnbenchError:
-    return AttnbenchError(f"{path}: exists already; results are never changed, give the new run an id of its own")
-
-
-def _pack(predictions: Mapping[str, np.ndarray[Any, Any]]) -> bytes:
-    """An npz file that depends on the arrays alone: no date, no compression library, names in order."""
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
-        for name in sorted(predictions):
-            entry = zipfile.ZipInfo(f"{name}.npy", _NO_DATE)
-            entry.create_system = 3
-            entry.external_attr = 0o644 << 16
-            content = io.BytesIO()
-            try:
-                np.lib.format.write_array(content, np.asarray(predictions[name], order="C"), allow_pickle=False)
-            except ValueError:
-                raise AttnbenchError(f"predictions {name!r} hold Python objects; give numbers or text") from None
-            archive.writestr(entry, content.getvalue())
-    return buffer.getvalue()
-
-
-def _publish(path: Path, data: bytes, equal_is_fine: bool = False) -> None:
-    """Makes `path` appear with all of `data`, on disk.
-
-    Raises:
-        AttnbenchError: there is such a file. It is left alone; with `equal_is_fine` one with these very bytes, left
-            by a write that was cut off, is no error.
-    """
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}.tmp")
-    try:
-        with open(temporary, "xb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        _claim(temporary, path)
-    except FileExistsError:
-        if not (equal_is_fine and path.read_bytes() == data):
-            raise _exists(path) from None
-    finally:
-        temporary.unlink(missing_ok=True)
-    if os.name == "posix":
-        descriptor = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-
-
-def _claim(temporary: Path, path: Path) -> None:
-    """Gives the finished file its name. A plain rename would overwrite; a hard link fails if the name is taken."""
-    try:
-        os.link(temporary, path)
-    except OSError as error:
-        if error.errno not in _NO_LINKS:
-            raise
-        # The name is taken with an empty file, which no reader takes for a record, and then filled in one step.
-        with open(path, "xb"):
-            pass
-        os.replace(temporary, path)
+    return f"{kept or '_'}-{sha_of(name.encode('utf-8', 'surrogatepass'))[:8]}"

@@ -243,3 +243,12 @@ def test_an_attention_option_of_a_third_party_may_resemble_one_of_ours(
     assert "did you mean block_size" in refused(protocol)
     monkeypatch.setenv("ATTNBENCH_PLUGINS", str(tmp_path / "plugins"))
     assert plan.make("dense", "recall", protocol=protocol).label == "dense"
+
+
+def test_the_example_of_the_docs_is_a_protocol(tmp_path: Path) -> None:
+    text = (Path(__file__).parents[1] / "docs" / "protocols.md").read_text("utf-8")
+    reference = own(tmp_path, text.split("```toml\n")[1].split("```")[0], head="")
+    hst, dense = (plan.make(name, "listops", protocol=reference) for name in ("hst", "dense"))
+    assert (hst.rules.model.layers, dense.rules.model.layers) == (3, 2)
+    assert hst.mechanism.options.merge == registry.load("mechanisms", "hst").object.presets["literal"]["merge"]
+    assert hst.rules.budget.steps == 5_000 and hst.rules.spec.seeds == 3

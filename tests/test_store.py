@@ -17,15 +17,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 from factories import make_quality, make_record
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attnbench import store as store_module
 from attnbench.errors import AttnbenchError
-from attnbench.store import Store, load_predictions, load_records, read
+from attnbench.store import Store, load_predictions, read
 
 PREDICTIONS: dict[str, np.ndarray[Any, Any]] = {
     "labels": np.array([1, 0, 2], dtype=np.int64),
@@ -297,87 +295,6 @@ def test_a_file_where_a_folder_should_be_is_a_plain_error(tmp_path: Path) -> Non
         Store(tmp_path).write(make_record())
 
 
-# --- reading ----------------------------------------------------------------------------------------------------
-
-
-def test_records_come_sorted_by_path(tmp_path: Path) -> None:
-    store = Store(tmp_path)
-    wanted = [
-        store.write(make_record(label=label, seed=seed, task=task))
-        for task in ("b", "a")
-        for label in ("local", "dense")
-        for seed in (1, 0)
-    ]
-    records, problems = store.read_all()
-    assert [path for path, _ in records] == sorted(wanted)
-    assert problems == []
-    assert store.read_all() == (records, problems)
-
-
-GOOD = make_record().to_json()
-
-
-@pytest.mark.parametrize(
-    ("name", "content"),
-    [
-        ("truncated", GOOD[:300].encode()),
-        ("empty", b""),
-        ("foreign", b'{"hello": [1, 2]}'),
-        ("list", b"[]"),
-        ("binary", b"\xff\xfe\x00\x01"),
-        ("deep", b"[" * 100_000),
-        ("long-number", b'{"schema": ' + b"1" * 5000 + b"}"),
-        ("schema-0", GOOD.replace('"schema": 1', '"schema": 0').encode()),
-        ("newer", GOOD.replace('"schema": 1', '"schema": 2').encode()),
-        ("nan", GOOD.replace('"pairs": 8', '"pairs": NaN').encode()),
-        ("other-name", GOOD.encode()),
-    ],
-)
-def test_a_file_that_is_no_record_is_named_and_the_others_are_read(tmp_path: Path, name: str, content: bytes) -> None:
-    store = Store(tmp_path)
-    path = store.write(make_record(seed=5))
-    bad = path.with_name(f"{name}.json")
-    bad.write_bytes(content)
-    records, problems = store.read_all()
-    assert [found for found, _ in records] == [path]
-    (problem,) = problems
-    assert problem.startswith(f"{bad}: ")
-    assert "\n" not in problem
-
-
-def test_a_folder_named_like_a_record_is_a_problem(tmp_path: Path) -> None:
-    (tmp_path / "runs" / "odd.json").mkdir(parents=True)
-    records, (problem,) = Store(tmp_path).read_all()
-    assert records == []
-    assert "odd.json: cannot be read" in problem
-
-
-def test_a_copied_record_counts_once(tmp_path: Path) -> None:
-    store = Store(tmp_path)
-    path = store.write(make_record(label="dense"))
-    copy = tmp_path / "runs" / "quick" / "recall" / "other" / path.name
-    copy.parent.mkdir()
-    copy.write_bytes(path.read_bytes())
-    records, (problem,) = store.read_all()
-    assert [found for found, _ in records] == [path]
-    assert str(copy) in problem and str(path) in problem
-
-
-def test_one_spec_run_under_two_labels_in_the_same_second_is_two_records(tmp_path: Path) -> None:
-    store = Store(tmp_path)
-    for label in ("ernie_sparse", "hst+sar"):
-        store.write(make_record(label=label))
-    records, problems = store.read_all()
-    assert [record.label for _, record in records] == ["ernie_sparse", "hst+sar"]
-    assert problems == []
-
-
-def test_a_results_folder_that_does_not_exist_is_an_error_and_an_empty_one_is_empty(tmp_path: Path) -> None:
-    assert Store(tmp_path).read_all() == ([], [])
-    with pytest.raises(AttnbenchError, match="no results folder"):
-        Store(tmp_path / "typo").read_all()
-
-
 # --- predictions ------------------------------------------------------------------------------------------------
 
 
@@ -439,43 +356,7 @@ def test_a_record_cannot_point_outside_its_folder(tmp_path: Path) -> None:
         load_predictions(path)
 
 
-# --- the table --------------------------------------------------------------------------------------------------
-
-
-def test_load_records_has_a_row_per_record(tmp_path: Path) -> None:
-    store = Store(tmp_path)
-    good = make_record(label="hst+sar", mechanism="hst", regularizers=("sar",), seed=1, test=0.75, protocol_version=2)
-    bad = make_record(label="dense", status="oom").model_copy(update={"cost": None})
-    paths = [store.write(bad), store.write(good)]
-    frame = load_records(tmp_path)
-    assert list(frame["path"]) == [str(path) for path in paths]
-    first, second = (row for _, row in frame.iterrows())
-    assert (second["label"], second["mechanism"], second["regularizer"]) == ("hst+sar", "hst", "sar")
-    assert (second["task"], second["protocol"], second["protocol_version"]) == ("recall", "quick", 2)
-    assert (second["test"], second["low"], second["high"], second["validation"]) == (0.75, 0.73, 0.77, 0.81)
-    assert (second["params"], second["params_mixer"], second["peak_bytes"]) == (150_000, 32768, 1 << 28)
-    assert (second["spec_hash"], second["chance"], second["seed"]) == (good.spec.hash, 0.125, 1)
-    assert (first["status"], first["regularizer"]) == ("oom", "none")
-    assert frame.loc[0, ["test", "low", "high", "chance", "params", "peak_bytes"]].isna().all()
-    assert frame["params"].dtype == "Int64" and frame["test"].dtype == "float64"
-
-
-def test_load_records_warns_about_what_it_cannot_read(tmp_path: Path) -> None:
-    path = Store(tmp_path).write(make_record())
-    path.with_name("half.json").write_text("{")
-    with pytest.warns(UserWarning, match=r"half\.json"):
-        assert len(load_records(tmp_path)) == 1
-
-
-def test_no_records_give_an_empty_table_with_the_same_columns(tmp_path: Path) -> None:
-    empty = load_records(tmp_path)
-    Store(tmp_path).write(make_record())
-    full = load_records(tmp_path)
-    assert isinstance(empty, pd.DataFrame) and empty.empty
-    assert list(empty.columns) == list(full.columns)
-    assert (empty.dtypes == full.dtypes).all()
-
-
-def test_the_store_loads_no_torch() -> None:
-    program = f"import sys, attnbench, {store_module.__name__}, attnbench.report; sys.exit('torch' in sys.modules)"
+def test_records_are_read_without_torch() -> None:
+    modules = ("store", "report", "frame", "merging")
+    program = f"import sys, attnbench.{', attnbench.'.join(modules)}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], timeout=120).returncode == 0

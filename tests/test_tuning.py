@@ -13,14 +13,14 @@ import pytest
 from factories import make_record
 from stage import HEAD, Answer, Play, Stage, words
 
-from attnbench import board, data, plan
+from attnbench import board, data, load_records, plan
 from attnbench.errors import AttnbenchError
 from attnbench.outcomes import Run
 from attnbench.record import Record, Tuned, Tuning
 from attnbench.recording import Subject
 from attnbench.report import build
 from attnbench.runner import Settings, execute
-from attnbench.store import load_records, read
+from attnbench.store import read
 from attnbench.tables import to_csv, to_markdown
 
 TUNED = HEAD + "[tune]\nbudget.lr = [0.1, 0.2, 0.3]\n"

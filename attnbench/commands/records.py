@@ -90,16 +90,22 @@ def merge(
 
     The same cell run on two machines stays two runs. Exit 1 when a file could not be taken.
     """
+    from attnbench.files import writing
+    from attnbench.merging import merge as take_in
     from attnbench.store import Store
 
-    if not folder.expanduser().is_dir():
+    other = Store(folder)
+    if not other.folder.is_dir():
         raise AttnbenchError(f"{folder}: no such folder")
-    results.mkdir(parents=True, exist_ok=True)
-    taken, known, problems = Store(results).merge(Store(folder.expanduser()))
-    for problem in problems:
+    if not other.runs.is_dir():
+        raise AttnbenchError(f"{folder}: no results folder, for it holds no runs/; name the folder that does")
+    with writing(results):
+        results.mkdir(parents=True, exist_ok=True)
+    merged = take_in(Store(results), other)
+    for problem in merged.problems:
         print(f"not taken: {problem}", file=sys.stderr)
     if as_json_:
-        print_json({"taken": [str(path) for path in taken], "known": known, "not taken": problems})
+        print_json({"taken": [str(path) for path in merged.taken], "known": merged.known, "not taken": merged.problems})
     else:
-        print(f"{len(taken)} records taken, {known} here already, {len(problems)} not taken")
-    raise typer.Exit(1 if problems else 0)
+        print(f"{len(merged.taken)} records taken, {merged.known} here already, {len(merged.problems)} not taken")
+    raise typer.Exit(1 if merged.problems else 0)

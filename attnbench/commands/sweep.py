@@ -103,8 +103,10 @@ def _foretell(planned: Sweep, probe: bool, budget: float | None, as_json: bool) 
 
 def _run(planned: Sweep, as_json: bool) -> None:
     from attnbench import board
+    from attnbench.files import writing
 
-    planned.settings.results.mkdir(parents=True, exist_ok=True)
+    with writing(planned.settings.results):
+        planned.settings.results.mkdir(parents=True, exist_ok=True)
     with board.Board() as shown:
         planned.watch = shown
         planned()
