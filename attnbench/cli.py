@@ -15,7 +15,7 @@ import typer
 from attnbench import protocol as protocols
 from attnbench import registry, scaffold, screen
 from attnbench import suite as suites
-from attnbench.commands import check, data, records, run, show, sweep
+from attnbench.commands import check, compare, data, records, run, show, sweep
 from attnbench.commands.shared import Json, Results, print_json
 from attnbench.errors import AttnbenchError, Terminated, describe
 from attnbench.record import Record
@@ -36,6 +36,7 @@ app.command(epilog=sweep.EXAMPLES)(sweep.sweep)
 app.command(epilog=show.EXAMPLES)(show.show)
 app.add_typer(data.app, name="data")
 app.command(epilog=check.EXAMPLES)(check.check)
+app.command(epilog=compare.EXAMPLES)(compare.compare)
 app.command(epilog=records.DIFF)(records.diff)
 app.command(epilog=records.REPRODUCE)(records.reproduce)
 app.command(epilog=records.MERGE)(records.merge)
@@ -148,6 +149,7 @@ def report(
     from attnbench import tables
     from attnbench.files import overwrite
     from attnbench.report import build
+    from attnbench.standing import Examples, judge
     from attnbench.store import Store
 
     if not results.is_dir():
@@ -155,7 +157,10 @@ def report(
     found, problems = Store(results).read_all()
     for problem in problems:
         print(f"warning: {problem}", file=sys.stderr)
-    built = build([record for _, record in found])
+    examples = Examples.of(found)
+    built = judge(build([record for _, record in found]), examples)
+    for problem in examples.problems:
+        print(f"note: {problem}", file=sys.stderr)
     text = tables.to_json(built) if as_json_ else {"md": tables.to_markdown, "csv": tables.to_csv}[format_.value](built)
     if to is None:
         sys.stdout.write(text)

@@ -42,6 +42,11 @@ class Difference:
     adjusted: float | None = None
 
     @property
+    def turned(self) -> Difference:
+        """The second minus the first."""
+        return replace(self, first=self.second, second=self.first, mean=-self.mean, low=-self.high, high=-self.low)
+
+    @property
     def differs(self) -> bool:
         """By the adjusted p-value where there is one."""
         return (self.p if self.adjusted is None else self.adjusted) < 1 - LEVEL

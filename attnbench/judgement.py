@@ -29,6 +29,7 @@ def quality_of(task: Task, prepared: data.TaskData, trainer: Trainer, prediction
         examples=len(scores),
         predictions=predictions.count,
         more=predictions.more,
+        controls=[task.controls.positive, task.controls.negative] if task.controls else [],
         chance=prepared.card["chance"],
         trivial=prepared.card["trivial"],
         p_above_chance=statistics.p_above(scores, prepared.card["chance"]),

@@ -108,7 +108,8 @@ class Quality(_Frozen):
     says that the last step was taken.
 
     `trivial` holds the scores of trivial predictors on the test split by name; `interval` is the 95 % interval of
-    `test` over test examples, for this trained model only; `more` holds further metrics.
+    `test` over test examples, for this trained model only; `more` holds further metrics; `controls` are the mechanisms
+    that must solve the task and cannot, in this order.
     """
 
     metric: str
@@ -123,6 +124,7 @@ class Quality(_Frozen):
     trivial: dict[str, float]
     p_above_chance: float
     more: dict[str, float] = {}
+    controls: list[str] = []
 
 
 class CurvePoint(_Frozen):

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from attnbench.comparison import Difference
 from attnbench.record import FINISHED, Quality, Record, Tuning, canonical
 from attnbench.statistics import summarise
 
@@ -20,7 +21,8 @@ ONE_MODEL = "this trained model only"
 class Column:
     """A task with its options. `options` names what sets it apart from other columns of that task.
 
-    `chance` and `trivial` (the best trivial predictor's score) are None while no run has a score.
+    `chance` and `trivial` (the best trivial predictor's score) are None while no run has a score. `controls` are who
+    must solve it and who cannot; `separates` says whether they differ (attnbench.standing).
     """
 
     task: str
@@ -29,6 +31,8 @@ class Column:
     chance: float | None
     trivial: float | None
     trivial_name: str
+    controls: tuple[str, ...] = ()
+    separates: str = ""
 
     @property
     def title(self) -> str:
@@ -49,7 +53,8 @@ class Entry:
         size: parameters as a multiple of those with plain attention; None where that is not on record.
         trials: runs that its values were chosen by, on validation; 0 without tuning.
         chosen: the values, by key.
-        ids: the records counted.
+        ids: the records counted; `scored` are those with a score, by seed.
+        tied: the best of its column, or its difference from the best does not show; None before that is judged.
     """
 
     spec_hash: str
@@ -63,6 +68,8 @@ class Entry:
     scope: str
     mixer_params: int | None
     ids: tuple[str, ...]
+    scored: tuple[tuple[int, str], ...] = ()
+    tied: bool | None = None
     asked: int = 1
     size: float | None = None
     trials: int = 0
@@ -96,17 +103,28 @@ class Entry:
 
 @dataclass(frozen=True)
 class Row:
-    """One label; `options` names what sets it apart from its other rows. `entries` follow the table's columns."""
+    """One label; `options` names what sets it apart from its other rows. `entries` follow the table's columns.
+
+    `rank` is the mean of its ranks, where it has a score on every task.
+    """
 
     label: str
     options: str
     stale: bool
     entries: tuple[Entry | None, ...]
+    rank: float | None = None
+
+    @property
+    def name(self) -> str:
+        return f"{self.label} ({self.options})" if self.options else self.label
 
 
 @dataclass(frozen=True)
 class Table:
-    """One protocol; `changes` are the values the user set otherwise, `tuning` the grid that every cell chose from."""
+    """One protocol; `changes` are the values the user set otherwise, `tuning` the grid that every cell chose from.
+
+    `differences` are those of all pairs of live rows, column by column.
+    """
 
     protocol: str
     version: int
@@ -115,6 +133,7 @@ class Table:
     columns: tuple[Column, ...]
     rows: tuple[Row, ...]
     notes: tuple[str, ...]
+    differences: tuple[tuple[Difference, ...], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -282,6 +301,7 @@ def _column(question: tuple[str, str], questions: list[tuple[str, str]], runs: l
         chance=max((quality.chance for quality in live), default=None),
         trivial=trivial[0],
         trivial_name=trivial[1],
+        controls=next((tuple(quality.controls) for quality in reversed(live) if quality.controls), ()),
     )
 
 
@@ -333,6 +353,7 @@ def _entry(records: list[Record]) -> Entry:
         scope=ONE_MODEL if one_model else "mean over seeds" if summary else "",
         mixer_params=max((cost.params_mixer for cost in costs), default=None),
         ids=tuple(record.id for record in records),
+        scored=tuple((record.seed, record.id) for record in records if record.status in FINISHED and record.quality),
         asked=records[0].spec.protocol.seeds,
         size=max(sizes, default=None),
         trials=tuned.trials if tuned else 0,

@@ -12,10 +12,14 @@ from collections.abc import Iterable
 
 from attnbench.report import ONE_MODEL, Column, Entry, Report, Row, Table
 
+_TIED = "\\*"
 _LEGEND = (
     "Cells: test score, mean ± standard deviation over seeds (number of seeds). "
     f"`(1 seed)`: 95 % interval over test examples, {ONE_MODEL}. `k of n`: runs with that status, of all seeds run. "
-    "**stale**: older source code or data than the newest run; not comparable with the other rows."
+    "**stale**: older source code or data than the newest run; not comparable with the other rows. "
+    f"{_TIED}: the best of its column, or its difference from the best does not show (paired by seed and example; Holm "
+    "over all pairs of the column, level 0.05). *separates*: whether the task's own controls, who must solve it and "
+    "who cannot, differ."
 )
 
 
@@ -28,27 +32,31 @@ def to_markdown(report: Report) -> str:
 
 def _markdown_table(table: Table) -> str:
     heads = [f"{column.title}, {column.metric}" if column.metric else column.title for column in table.columns]
+    ranked = ["mean rank"] if any(row.rank is not None for row in table.rows) else []
     tuned = ["trials a task, and what they chose"] if table.tuning else []
     lines = [
         f"## {_markdown_text(table.protocol)}, version {table.version}",
         "",
         *([f"Changed: {_markdown_text(table.changes)}", ""] if table.changes else []),
         *([f"Tuned: {_markdown_text(table.tuning)}", ""] if table.tuning else []),
-        _line(["mechanism", "mixer parameters", *tuned, *map(_markdown_text, heads)]),
-        _line(["---", "---:", *("---" for _ in (*tuned, *heads))]),
+        _line(["mechanism", "mixer parameters", *ranked, *tuned, *map(_markdown_text, heads)]),
+        _line(["---", "---:", *("---" for _ in (*ranked, *tuned, *heads))]),
     ]
     for row in table.rows:
-        name = _markdown_text(f"{row.label} ({row.options})" if row.options else row.label)
-        cells = [entry.text if entry else "-" for entry in row.entries]
+        name = _markdown_text(row.name)
+        cells = ["-" if not entry else f"{entry.text} {_TIED}" if entry.tied else entry.text for entry in row.entries]
+        rank = ["-" if row.rank is None else f"{row.rank:.1f}"] if ranked else []
         chosen = [_markdown_text(_tuning(row, table))] if tuned else []
-        lines.append(_line([f"{name} **stale**" if row.stale else name, _params(row), *chosen, *cells]))
+        lines.append(_line([f"{name} **stale**" if row.stale else name, _params(row), *rank, *chosen, *cells]))
     chance = ["-" if column.chance is None else f"{column.chance:.3f}" for column in table.columns]
     trivial = [
         "-" if column.trivial is None else f"{column.trivial:.3f} ({_markdown_text(column.trivial_name)})"
         for column in table.columns
     ]
-    spare = ["", *("" for _ in tuned)]
+    spare = ["", *("" for _ in (*ranked, *tuned))]
     lines += [_line(["*chance*", *spare, *chance]), _line(["*best trivial*", *spare, *trivial])]
+    if any(column.separates for column in table.columns):
+        lines.append(_line(["*separates*", *spare, *(_markdown_text(column.separates) for column in table.columns)]))
     if table.notes:
         lines += ["", *(f"- {_markdown_text(note)}" for note in table.notes)]
     return "\n".join(lines) + "\n"
@@ -84,7 +92,7 @@ _CSV_HEAD = [
     *("protocol", "protocol_version", "task", "task_options", "metric"),
     *("label", "options", "stale", "seeds", "n"),
     *("runs", "mean", "sd", "low", "high", "scope", "status"),
-    *("chance", "trivial", "mixer_params", "spec_hash", "trials", "chosen"),
+    *("chance", "trivial", "mixer_params", "spec_hash", "trials", "chosen", "tied", "rank", "separates"),
 ]
 
 
@@ -107,6 +115,7 @@ def _csv_row(table: Table, row: Row, column: Column, entry: Entry) -> list[objec
         *(row.label, row.options, str(row.stale).lower(), " ".join(map(str, entry.seeds)), len(entry.seeds)),
         *(entry.runs, entry.mean, entry.sd, entry.low, entry.high, entry.scope, entry.status),
         *(column.chance, column.trivial, entry.mixer_params, entry.spec_hash, entry.trials, entry.chosen),
+        *("" if entry.tied is None else str(entry.tied).lower(), row.rank, column.separates),
     ]
 
 
