@@ -159,8 +159,8 @@ def report(
         print(f"warning: {problem}", file=sys.stderr)
     examples = Examples.of(found)
     built = judge(build([record for _, record in found]), examples)
-    for problem in examples.problems:
-        print(f"note: {problem}", file=sys.stderr)
+    for note in examples.notes:
+        print(f"note: {note}", file=sys.stderr)
     text = tables.to_json(built) if as_json_ else {"md": tables.to_markdown, "csv": tables.to_csv}[format_.value](built)
     if to is None:
         sys.stdout.write(text)

@@ -21,10 +21,18 @@ from attnbench.store import load_predictions
 
 @dataclass
 class Examples:
-    """Scores of test examples, read when they are asked for. `problems`: one line for each run that has none."""
+    """Scores of test examples, read when they are asked for. `notes` say of which runs there are none."""
 
     paths: Mapping[str, Path]
-    problems: list[str] = field(default_factory=list)
+    problems: dict[str, None] = field(default_factory=dict)
+    without: dict[str, None] = field(default_factory=dict)
+
+    @property
+    def notes(self) -> list[str]:
+        some = next(iter(self.without), None)
+        count = f"{len(self.without)} runs, {some} the first," if len(self.without) > 1 else f"the run {some}"
+        what = "without scores of single examples (of an older attnbench): no differences with them; run them again"
+        return [*self.problems, *([f"{count} {what}"] if some else [])]
 
     @classmethod
     def of(cls, records: Iterable[tuple[Path, Record]]) -> Examples:
@@ -40,9 +48,9 @@ class Examples:
             arrays = load_predictions(self.paths[name])
             return arrays["unit"], arrays["score"]
         except KeyError:
-            self.problems.append(f"{name}: no scores of its examples (written by an older attnbench); run it again")
+            self.without[name] = None
         except AttnbenchError as error:
-            self.problems.append(str(error))
+            self.problems[str(error)] = None
         return None
 
 
@@ -98,7 +106,7 @@ def _aligned(entries: Mapping[str, Entry], examples: Examples) -> dict[str, dict
             if np.array_equal(units, wanted):
                 cells.setdefault(name, {})[seed] = scores
             else:
-                examples.problems.append(f"{name}, seed {seed}: tested on other examples than the rows above it")
+                examples.problems[f"{name}, seed {seed}: tested on other examples than the rows above it"] = None
     return cells
 
 

@@ -57,6 +57,11 @@ def _line(place: dict[str, Any], one: Difference) -> list[str]:
     ]  # fmt: skip
 
 
+def _tell(examples: Examples) -> None:
+    for note in examples.notes:
+        print(f"note: {note}", file=sys.stderr)
+
+
 def _read(folder: Path) -> tuple[Report, Examples]:
     from attnbench.report import build
     from attnbench.standing import Examples
@@ -66,11 +71,6 @@ def _read(folder: Path) -> tuple[Report, Examples]:
     for problem in problems:
         print(f"warning: {problem}", file=sys.stderr)
     return build(record for _, record in records), Examples.of(records)
-
-
-def _told(examples: Examples) -> None:
-    for problem in dict.fromkeys(examples.problems):
-        print(f"note: {problem}", file=sys.stderr)
 
 
 def _of_mechanisms(folder: Path, first: str, second: str) -> Iterator[tuple[dict[str, Any], Difference]]:
@@ -85,7 +85,7 @@ def _of_mechanisms(folder: Path, first: str, second: str) -> Iterator[tuple[dict
                     if first in (way.first, labels[way.first]) and second in (way.second, labels[way.second]):
                         yield {"protocol": table.protocol, "task": column.title}, way
                         break
-    _told(examples)
+    _tell(examples)
 
 
 def _of_folders(one: Path, other: Path) -> Iterator[tuple[dict[str, Any], Difference]]:
@@ -97,8 +97,8 @@ def _of_folders(one: Path, other: Path) -> Iterator[tuple[dict[str, Any], Differ
         if _key(table) in tables:
             for title, found in across(table, tables[_key(table)], examples_a, examples_b, (str(one), str(other))):
                 yield {"protocol": table.protocol, "task": title}, found
-    for examples in (examples_a, examples_b):
-        _told(examples)
+    _tell(examples_a)
+    _tell(examples_b)
 
 
 def _key(table: Table) -> tuple[Any, ...]:
