@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from itertools import islice
 
 import numpy as np
@@ -14,6 +14,8 @@ from attnbench.questions import question_of
 
 _FIT_EXAMPLES = 2000
 _MAX_FEATURES = 1 << 16
+#: Of different tokens of all examples together, which bounds the memory; a train split with more is cut there.
+_MAX_COUNTS = 1 << 22
 
 
 def scores(head: Head, splits: Mapping[str, Split]) -> dict[str, float]:
@@ -47,18 +49,24 @@ def _token_counts(splits: Mapping[str, Split], known: np.ndarray, wanted: np.nda
     train, test = splits["train"], splits["test"]
     if len(np.unique(known)) < 2:
         return float(np.mean(wanted == known[0]))
-    scaler = StandardScaler(with_mean=False)  # the intercept takes up the means, and sparse counts stay sparse
     width = min(_MAX_FEATURES, 1 + max(int(row.max()) for row in islice(train.documents[0], len(known))))
-    model = LogisticRegression(max_iter=2000).fit(scaler.fit_transform(_counts(train, len(known), width)), known)
-    return float(model.score(scaler.transform(_counts(test, len(wanted), width)), wanted))
+    # the intercept takes up the means, so sparse counts stay sparse; in place, for they may be many
+    scaler = StandardScaler(with_mean=False, copy=False)
+    counts = next(_counts(train, len(known), width))
+    model = LogisticRegression(max_iter=2000).fit(scaler.fit_transform(counts), known[: counts.shape[0]])
+    said = [model.predict(scaler.transform(part)) for part in _counts(test, len(wanted), width)]
+    return float(np.mean(np.concatenate(said) == wanted))
 
 
-def _counts(split: Split, examples: int, width: int) -> csr_array:
-    """(examples, width) how often each token id occurs; larger ids share the last column."""
+def _counts(split: Split, examples: int, width: int) -> Iterator[csr_array]:
+    """(examples, width) how often each token id occurs, in parts of about _MAX_COUNTS; larger ids share a column."""
     ends, ids, counts = [0], [], []
-    for row in islice(split.documents[0], examples):
+    for index, row in enumerate(islice(split.documents[0], examples), start=1):
         found, often = np.unique(np.minimum(row, width - 1), return_counts=True)
-        ids.append(found)
-        counts.append(often.astype(np.float64))
+        ids.append(found.astype(np.int32))
+        counts.append(often.astype(np.int32))
         ends.append(ends[-1] + len(found))
-    return csr_array((np.concatenate(counts), np.concatenate(ids), ends), shape=(examples, width))
+        if ends[-1] >= _MAX_COUNTS or index == examples:
+            table = np.concatenate(counts).astype(np.float64), np.concatenate(ids), np.array(ends, dtype=np.int32)
+            yield csr_array(table, shape=(len(counts), width))
+            ends, ids, counts = [0], [], []
