@@ -23,6 +23,10 @@ def _listed(value: Any) -> Any:
     return [part for part in value.split(",") if part] if isinstance(value, str) else value
 
 
+def _or_none(value: Any) -> Any:
+    return None if value == "none" else value
+
+
 #: Of hidden layers, in order: [512, 256], or on the command line 512,256.
 Widths = Annotated[tuple[PositiveInt, ...], BeforeValidator(_listed)]
 
@@ -52,7 +56,7 @@ class ModelConfig(_Config):
     dropout: Probability = 0.1
     pooling: Literal["mean", "cls", "first", "last"] = "mean"
     causal: bool = False
-    qkv: PositiveInt | None = None
+    qkv: Annotated[PositiveInt | None, BeforeValidator(_or_none)] = None
     qkv_bias: bool = True
     attention_dropout: Probability = 0.0
     head_hidden: Widths = ()

@@ -30,24 +30,26 @@ def _pool_cls(x: Tensor, mask: Tensor | None, layout: Layout) -> Tensor:
     return x[:, 0]
 
 
-def _pool_first_content(x: Tensor, mask: Tensor | None, layout: Layout) -> Tensor:
-    return x[:, layout.specials + layout.shift]
+def _pool_first(x: Tensor, mask: Tensor | None, layout: Layout) -> Tensor:
+    if mask is None:
+        return x[:, layout.specials]
+    first = layout.specials + mask[:, layout.specials :].int().argmax(1)
+    return x[torch.arange(len(x), device=x.device), first]
 
 
 def _pool_last(x: Tensor, mask: Tensor | None, layout: Layout) -> Tensor:
-    content = x[:, layout.specials :]
     if mask is None:
-        return content[:, -1]
-    last = layout.length - 1 - mask[:, layout.specials :].flip(1).int().argmax(1)
-    return content[torch.arange(len(x), device=x.device), last]
+        return x[:, -1]
+    last = x.shape[1] - 1 - mask[:, layout.specials :].flip(1).int().argmax(1)
+    return x[torch.arange(len(x), device=x.device), last]
 
 
-#: mean: over content and representatives, global rows left out; cls: the first global row; first: the first content
-#: row, as Long Range Arena's code has it where it says CLS of two documents; last: the last real row
+#: mean: over content and representatives, global rows left out; cls: the first global row; first, last: that real row
+#: of the content; Long Range Arena's code has the first where it says CLS of two documents
 POOLING: dict[str, Callable[[Tensor, Tensor | None, Layout], Tensor]] = {
     "mean": _pool_mean,
     "cls": _pool_cls,
-    "first": _pool_first_content,
+    "first": _pool_first,
     "last": _pool_last,
 }
 

@@ -93,6 +93,20 @@ def _defaults(options: type) -> dict[str, Any]:
     return found
 
 
+def dotted(value: Any, prefix: str = "") -> Any:
+    """`budget.lr = 1` is a table in TOML, `"budget.lr" = 1` a key; here they are the same."""
+    if not isinstance(value, Mapping):
+        return value
+    found: dict[str, Any] = {}
+    for key, inner in value.items():
+        nested = isinstance(inner, Mapping)
+        for name, one in dotted(inner, f"{prefix}{key}.").items() if nested else ((f"{prefix}{key}", inner),):
+            if name in found:
+                raise ValueError(f"{name} is given twice")
+            found[name] = one
+    return found
+
+
 def first_fault(error: ValidationError) -> str:
     """The first thing pydantic complains of, as one line: where, what, and what was found."""
     first = error.errors()[0]

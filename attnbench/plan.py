@@ -9,7 +9,7 @@ from typing import Any
 
 from attnbench import cells, registry
 from attnbench import protocol as protocols
-from attnbench.contracts import Classify, Head, Match, Mechanism, NoOptions, Regularizer, Task, Tokens
+from attnbench.contracts import Cell, Classify, Head, Match, Mechanism, NoOptions, Regularizer, Task, Tokens
 from attnbench.errors import AttnbenchError, UnknownName, Unsupported, blame, resembles
 from attnbench.options import as_json, field_names, parse
 from attnbench.protocol import SECTIONS, Resolved
@@ -152,21 +152,23 @@ def make(
 
 
 def _attention(rules: protocols.Protocol, task: str, mechanism: Plugin, asked: Mapping[str, Any]) -> dict[str, Any]:
-    """The mechanism's options: the protocol's, of those for all what it has, and what the user asks; a preset of the
-    user's goes before the protocol's values.
+    """The mechanism's options: the protocol's, of those for all what it has, and what the user asks; the later ones
+    win, and a preset over all that was said before it.
     """
     fields, presets = field_names(mechanism.object.options), mechanism.object.presets
-    found: dict[str, Any] = {}
-    for layer in rules.shared(task):
-        found |= {
+    shared = [
+        {
             key: value
             for key, value in layer.attention.items()
             if key in fields or (key == "preset" and value in presets)
         }
-    for layer in rules.own(task, mechanism.name):
-        found |= layer.attention
-    preset = presets.get(str(asked.get("preset", "")), {})
-    return {**{key: value for key, value in found.items() if key not in preset}, **asked}
+        for layer in rules.shared(task)
+    ]
+    found: dict[str, Any] = {}
+    for layer in (*shared, *(own.attention for own in rules.own(task, mechanism.name)), asked):
+        preset = presets.get(str(layer.get("preset", "")), {})
+        found = {key: value for key, value in found.items() if key not in preset} | dict(layer)
+    return found
 
 
 def _tuned(tuning: Tuning, divided: Mapping[str, Mapping[str, Any]], resolved: Resolved) -> Tuned:
@@ -184,12 +186,15 @@ def _check_names(rules: protocols.Protocol, mechanism: Plugin, task: Plugin) -> 
     """A misspelt name in a protocol would change nothing, in silence."""
     tasks, mechanisms = ({*registry.names(kind), it.name} for kind, it in (("tasks", task), ("mechanisms", mechanism)))
     if rules.closed and task.name not in rules.tasks:
-        raise AttnbenchError(f"protocol {rules.name} is about {', '.join(sorted(rules.tasks))}, not about {task.name}")
+        about = ", ".join(sorted(rules.tasks)) or "no task"
+        raise AttnbenchError(f"protocol {rules.name} is about {about}, not about {task.name}")
     named = [*rules.mechanisms, *(name for one in rules.tasks.values() for name in one.mechanisms)]
     for kind, used, known in (("task", [*rules.tasks], tasks), ("mechanism", named, mechanisms)):
         for name in used:
             if name not in known and resembles(name, known):  # others may be files or packages that are not here
                 raise UnknownName(f"{kind} in protocol {rules.name}", name, known)
+    for name in mechanisms & set(named):
+        _refuse_cell(rules.name, name)
     for_all = [item for layer in rules.shared(task.name) for item in layer.attention.items()]
     unknown = {f"preset={value}" if key == "preset" else key for key, value in for_all} - _attention_names(mechanism)
     options: set[str] = set()
@@ -200,6 +205,19 @@ def _check_names(rules: protocols.Protocol, mechanism: Plugin, task: Plugin) -> 
     for key in sorted(unknown):
         if resembles(key, options):
             raise UnknownName(f"option of any mechanism in protocol {rules.name}, tasks.{task.name}", key, options)
+
+
+def _refuse_cell(protocol: str, name: str) -> None:
+    """A cell trains another mechanism, and it is that one's rules that hold."""
+    try:
+        found = registry.load("mechanisms", name).object
+    except AttnbenchError:  # the run's own mechanism from a file, or a plugin that this run is not about
+        return
+    if isinstance(found, Cell):
+        raise AttnbenchError(
+            f"protocol {protocol} has rules for {name}, which is {found.mechanism} with {found.regularizer}; "
+            f"write mechanisms.{found.mechanism}"
+        )
 
 
 def _attention_names(mechanism: Plugin) -> set[str]:
@@ -222,15 +240,15 @@ def _options_of_mechanisms(*, built_in: bool) -> set[str]:
 
 def _refuse_dead(plan: Plan) -> None:
     """Combinations in which something that was asked for could change nothing."""
-    head, length = _described(plan.task)
-    if not isinstance(head, Classify | Match) and plan.rules.model.pooling != "mean":
+    (head, length), model = _described(plan.task), plan.rules.model
+    if not isinstance(head, Classify | Match) and model.pooling != "mean":
         raise AttnbenchError(
-            f"{plan.task.plugin.name} asks at single tokens, so model.pooling={plan.rules.model.pooling} pools "
+            f"{plan.task.plugin.name} asks at single tokens, so model.pooling={model.pooling} pools "
             "nothing; leave it out, or --set model.pooling=mean"
         )
-    if not isinstance(head, Match) and plan.rules.model.match != "products":
+    if not isinstance(head, Match) and model.match != "products":
         raise AttnbenchError(
-            f"{plan.task.plugin.name} is not about two documents, so model.match={plan.rules.model.match} joins "
+            f"{plan.task.plugin.name} is not about two documents, so model.match={model.match} joins "
             "nothing; leave it out"
         )
     if plan.tokens.block_size > length:
@@ -239,7 +257,7 @@ def _refuse_dead(plan: Plan) -> None:
             f"block would hold all of them; --set block_size=... up to {length}"
         )
     for choice in plan.regularizers:
-        if reason := idle(plan.mechanism, choice, plan.rules.model.dropout):
+        if reason := idle(plan.mechanism, choice, max(model.dropout, model.attention_dropout)):
             raise AttnbenchError(f"{choice.plugin.name}: {reason}")
 
 

@@ -19,16 +19,16 @@ from __future__ import annotations
 
 import hashlib
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, NonNegativeFloat, PositiveInt, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, PositiveInt, ValidationError, field_validator
 
 from attnbench.config import Budget, ModelConfig, Numerics, Padding
 from attnbench.errors import AttnbenchError, UnknownName
-from attnbench.options import first_fault
+from attnbench.options import dotted, first_fault
 from attnbench.record import ProtocolSpec, Tuning, canonical
 
 FOLDER = Path(__file__).parent / "protocols"
@@ -46,7 +46,7 @@ TUNABLE = (
 
 
 class _Rules(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
     model: dict[str, Any] = {}
     budget: dict[str, Any] = {}
     numerics: dict[str, Any] = {}
@@ -60,8 +60,8 @@ class _TaskRules(_Rules):
 
 
 class Protocol(_Rules):
-    name: str
-    version: int
+    name: Annotated[str, Field(min_length=1)]
+    version: PositiveInt
     summary: str
     closed: bool = False
     seeds: PositiveInt = 1
@@ -69,6 +69,17 @@ class Protocol(_Rules):
     tuning: Tuning | None = None
     tasks: dict[str, _TaskRules] = {}
     mechanisms: dict[str, _Rules] = {}
+
+    @field_validator("tuning", mode="before")
+    @classmethod
+    def _dotted_grid(cls, value: Any) -> Any:
+        return {**value, "grid": dotted(value["grid"])} if isinstance(value, dict) and "grid" in value else value
+
+    def every(self) -> Iterator[_Rules]:
+        """All sections, of whatever task and mechanism."""
+        yield from (self, *self.mechanisms.values())
+        for rules in self.tasks.values():
+            yield from (rules, *rules.mechanisms.values())
 
     def rules(self, task: str) -> _TaskRules:
         return self.tasks.get(task, _TaskRules())
@@ -120,8 +131,9 @@ def load(reference: str) -> Protocol:
         found = Protocol.model_validate(tomllib.loads(path.read_text("utf-8")))
         if path.parent != FOLDER and found.name in names():
             raise AttnbenchError(f"{path}: the name {found.name!r} is taken by a protocol of attnbench; choose another")
+        _check_keys(found)
         return found
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise AttnbenchError(f"{path}: not valid TOML: {error}") from None
     except ValidationError as error:
         raise AttnbenchError(f"{path}: {first_fault(error)}") from None
@@ -142,11 +154,11 @@ def resolve(
     changed: dict[str, Any] = {}
     for section, kind in SECTIONS.items():
         base = protocol.section(section, task, mechanism)
-        built[section] = _build(protocol.name, section, kind, base)
+        built[section] = _build(section, kind, base)
         given = changes.get(section, {})
         if given:
             before = built[section].model_dump(mode="json")
-            built[section] = _build(protocol.name, section, kind, {**base, **given})
+            built[section] = _build(section, kind, {**base, **given})
             after = built[section].model_dump(mode="json")
             changed |= {f"{section}.{key}": after[key] for key in after if after[key] != before[key]}
     if tuning is not None:
@@ -178,19 +190,27 @@ def check_tuning(protocol: Protocol, task: str, mechanism: str, tuning: Tuning) 
         if name not in TUNABLE:
             raise UnknownName("value to tune", name, TUNABLE)
         base = protocol.section(section, task, mechanism)
-        built = [_build(protocol.name, section, SECTIONS[section], {**base, key: value}) for value in values]
+        built = [_build(section, SECTIONS[section], {**base, key: value}) for value in values]
         grid[name] = [one.model_dump(mode="json")[key] for one in built]
         if len(grid[name]) < 2 or len(set(grid[name])) < len(grid[name]):
             raise AttnbenchError(f"tuning {name}: two or more different values to choose from, got {values}")
     if not grid or not tuning.seeds:
         raise AttnbenchError("tuning needs at least one key with its values, and a seed")
+    if min(tuning.seeds) < 0 or len(set(tuning.seeds)) < len(tuning.seeds):
+        raise AttnbenchError(f"tuning seeds: different whole numbers from 0 on, got {tuning.seeds}")
     return Tuning(grid=grid, seeds=tuning.seeds)
 
 
-def _build(owner: str, section: str, kind: type[BaseModel], values: Mapping[str, Any]) -> BaseModel:
-    for key in values:
-        if key not in kind.model_fields:
-            raise UnknownName(f"value of {section} in protocol {owner}", key, kind.model_fields)
+def _check_keys(protocol: Protocol) -> None:
+    """Of every task and mechanism, also of those that this run is not about."""
+    for rules in protocol.every():
+        for section, kind in SECTIONS.items():
+            for key in getattr(rules, section):
+                if key not in kind.model_fields:
+                    raise UnknownName(f"value of {section} in protocol {protocol.name}", key, kind.model_fields)
+
+
+def _build(section: str, kind: type[BaseModel], values: Mapping[str, Any]) -> BaseModel:
     try:
         return kind.model_validate(values)
     except ValidationError as error:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 
@@ -127,12 +128,20 @@ class Dropout(nn.Module):
 
 
 class WeightDropout(Dropout):
-    """The same for attention weights (B, H, R, R), whose rows are no tokens: one mask for all of them."""
+    """The same for attention weights, (B, H, R, R) or (B, H, R, rank): one mask for special rows and content, whatever
+    shift stands between them.
+    """
 
     def forward(self, weights_BHRR: Tensor) -> Tensor:
         if not self.active:
             return weights_BHRR
-        return weights_BHRR * self._keep(weights_BHRR, "weights") * (1 / (1 - self.p))
+        specials, shift = self.stream.specials, self.stream.shift
+        square = weights_BHRR.shape[-1] == weights_BHRR.shape[-2]  # else columns are no rows, and none is of a shift
+        keep = self._keep(weights_BHRR[..., shift:, shift if square else 0 :], "weights")
+        for dim, beside in ((-2, (0, 0, shift, 0)), *(((-1, (shift, 0)),) if square else ())):
+            front, content = keep.tensor_split((specials,), dim)
+            keep = torch.cat([front, F.pad(content, beside, value=1)], dim) if shift else keep
+        return weights_BHRR * keep * (1 / (1 - self.p))
 
 
 def _keep(count: int, p: float, seed: int) -> np.ndarray:

@@ -166,13 +166,15 @@ def build(records: Iterable[Record]) -> Report:
     counted = [record for record in records if record.kind != "trial"]
     ordered = sorted(counted, key=lambda record: (record.started, record.id))
     newest = {key: value for record in ordered for key, value in _sources(record)}
-    protocols: dict[tuple[str, int, str], list[_Run]] = defaultdict(list)
+    protocols: dict[tuple[str, int, str, str], list[_Run]] = defaultdict(list)
     for record in ordered:
         stale = any(newest[key] != value for key, value in _sources(record))
         task, protocol = record.spec.task, record.spec.protocol
         run = _Run(record, (task.name, canonical(task.options)), _values(record), stale)
-        protocols[protocol.name, protocol.version, canonical(protocol.changes)].append(run)
-    return Report(tuple(_table(*protocol, protocols[protocol]) for protocol in sorted(protocols)))
+        tuning = record.tuning and Tuning(grid=record.tuning.grid, seeds=record.tuning.seeds).model_dump(mode="json")
+        asked = canonical([protocol.seeds, protocol.parameters_within, tuning])  # of a file that was edited
+        protocols[protocol.name, protocol.version, canonical(protocol.changes), asked].append(run)
+    return Report(tuple(_table(*protocol[:3], protocols[protocol]) for protocol in sorted(protocols)))
 
 
 def _sources(record: Record) -> list[tuple[tuple[str, ...], str]]:

@@ -28,22 +28,8 @@ from attnbench import registry
 from attnbench.cells import keys_of
 from attnbench.contracts import Cell
 from attnbench.errors import AttnbenchError, UnknownName, Unsupported
-from attnbench.options import first_fault
+from attnbench.options import dotted, first_fault
 from attnbench.record import Tuning
-
-
-def _dotted(value: Any, prefix: str = "") -> Any:
-    """`budget.lr = 1` is a table in TOML, `"budget.lr" = 1` a key; here they are the same."""
-    if not isinstance(value, Mapping):
-        return value
-    found: dict[str, Any] = {}
-    for key, inner in value.items():
-        nested = isinstance(inner, Mapping)
-        for name, one in _dotted(inner, f"{prefix}{key}.").items() if nested else ((f"{prefix}{key}", inner),):
-            if name in found:
-                raise ValueError(f"{name} is given twice")
-            found[name] = one
-    return found
 
 
 def _different(values: list[Any]) -> list[Any]:
@@ -70,9 +56,9 @@ def _seeds(value: Any) -> Any:
 Text = Annotated[str, Field(min_length=1, strict=True)]
 Value = Annotated[Any, BeforeValidator(_plain)]
 Names = Annotated[list[Text], AfterValidator(_different)]
-Values = Annotated[dict[str, Value], BeforeValidator(_dotted)]
+Values = Annotated[dict[str, Value], BeforeValidator(dotted)]
 Choices = Annotated[
-    dict[str, Annotated[list[Value], Field(min_length=1), AfterValidator(_different)]], BeforeValidator(_dotted)
+    dict[str, Annotated[list[Value], Field(min_length=1), AfterValidator(_different)]], BeforeValidator(dotted)
 ]
 Seeds = Annotated[list[int], BeforeValidator(_seeds), AfterValidator(_different)]
 
@@ -142,7 +128,11 @@ class Suite(_Part):
         """The suite's own, or that of its protocol."""
         grid = self.tune.grid
         if not grid:
-            return protocols.load(self.where(self.protocol)).tuning
+            found = protocols.load(self.where(self.protocol)).tuning
+            given = {*self.set, *self.options, *(key for cell in self.cells for key in cell.set)}
+            if twice := sorted(given & found.grid.keys()) if found else []:
+                raise AttnbenchError(f"{twice[0]} is set, and protocol {self.protocol} chooses it by validation")
+            return found
         return Tuning(grid=grid, seeds=self.tune.seeds or self.seeds[:1])
 
     def where(self, reference: str) -> str:
@@ -196,7 +186,7 @@ def load(reference: str) -> Suite:
         if "folder" in found:
             raise UnknownName("key", "folder", _keys(Suite))
         return Suite.model_validate({**found, "folder": path.parent})
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise AttnbenchError(f"{path}: not valid TOML: {error}") from None
     except OSError as error:
         raise AttnbenchError(f"{path}: cannot be read ({error.strerror or error})") from None

@@ -342,7 +342,7 @@ class _Run:
         return self()
 
     def draw(self, name: str, low: int, high: int) -> int:
-        return draw(low, high, self.trainer.job.seed, name, self.trainer.step, self.micro)
+        return draw(low, high, self.trainer.job.seed, name, self.trainer.step)
 
     def loss(self) -> Tensor:
         """The mean of the regularizers' cross-entropies plus the sum of their penalties."""

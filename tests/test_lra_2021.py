@@ -271,6 +271,19 @@ def test_dropped_weights_are_the_stateless_mask_on_softmax_attention() -> None:
     torch.testing.assert_close(causal[:, :, :1], v[:, :, :1] * keep[:, :, :1, :1])
 
 
+@pytest.mark.parametrize(("columns", "moved"), [(9, 12), (4, 4)])
+def test_a_shift_moves_the_mask_of_weights_with_the_content(columns: int, moved: int) -> None:
+    """Of rows, and of columns where these are rows too; two special rows stand in front of the shift."""
+    stream = Stream(specials=2)
+    drop = WeightDropout(0.4, "site", stream)
+    plain = drop(torch.ones(2, 3, 9, columns))
+    stream.shift = 3
+    shifted = drop(torch.ones(2, 3, 12, moved))
+    kept = [0, 1, *range(5, 12)]
+    assert torch.equal(shifted[:, :, kept][..., kept if columns == 9 else slice(None)], plain)
+    assert len(plain.unique()) == 2
+
+
 def test_weights_are_dropped_in_training_alone_at_the_rate_and_anew_each_step() -> None:
     stream = Stream()
     drop = WeightDropout(0.25, "site", stream)

@@ -93,6 +93,44 @@ def test_a_closed_protocol_is_about_its_tasks_alone(tmp_path: Path) -> None:
         plan.make("dense", "digits", protocol=reference)
 
 
+@pytest.mark.parametrize("head", [HEAD.replace('"mine"', '""'), HEAD.replace("2", "0")])
+def test_a_protocol_has_a_name_and_a_version(tmp_path: Path, head: str) -> None:
+    assert refused(own(tmp_path, head=head))
+
+
+@pytest.mark.parametrize("place", ["mechanisms", "tasks.recall.mechanisms"])
+def test_rules_for_a_cell_would_change_nothing_and_name_the_mechanism_it_trains(tmp_path: Path, place: str) -> None:
+    said = "protocol mine has rules for ernie_sparse, which is hst with sar; write mechanisms.hst"
+    assert refused(own(tmp_path, f"[{place}.ernie_sparse.model]\ndim = 16\n")) == said
+
+
+def test_a_nearer_preset_goes_before_what_was_said_for_all(tmp_path: Path) -> None:
+    """And an option beside it, or nearer, before the preset."""
+    said = "[attention]\nwindow_blocks = 5\nblock_size = 4\n[mechanisms.hst.attention]\npreset = 'literal'\n"
+    found = plan.make("hst", "recall", protocol=own(tmp_path, said)).mechanism.options
+    assert (found.window_blocks, found.block_size) == (1, 4)
+    for nearer in ("window_blocks = 7\n", "[tasks.recall.mechanisms.hst.attention]\nwindow_blocks = 7\n"):
+        made = plan.make("hst", "recall", protocol=own(tmp_path, said + nearer))
+        assert (made.mechanism.options.window_blocks, made.mechanism.options.stage2_norm) == (7, False)
+
+
+@pytest.mark.parametrize("value", ["none", None])
+def test_a_width_that_the_protocol_sets_can_be_unset(tmp_path: Path, value: str | None) -> None:
+    reference = own(tmp_path, "[model]\nqkv = 32\n[tasks.recall.model]\nqkv = 'none'\n")
+    assert plan.make("dense", "digits", protocol=reference).rules.model.qkv == 32
+    assert plan.make("dense", "recall", protocol=reference).rules.model.qkv is None
+    assert plan.make("dense", "digits", protocol=reference, settings={"qkv": value}).rules.model.qkv is None
+
+
+@pytest.mark.parametrize(("text", "widths"), [("512,256", (512, 256)), ("8", (8,)), ("", ()), ("4, 4", (4, 4))])
+def test_hidden_layers_are_told_as_a_list_or_as_text(tmp_path: Path, text: str, widths: tuple[int, ...]) -> None:
+    settings = {"model.head_hidden": text}
+    assert plan.make("dense", "digits", settings=settings).rules.model.head_hidden == widths
+    reference = own(tmp_path, f"[model]\nhead_hidden = {list(widths)}\n")
+    found = plan.make("dense", "digits", protocol=reference, settings=settings).rules
+    assert (found.model.head_hidden, found.spec.changes) == (widths, {})
+
+
 CHANGES = {
     "model.dim": 32,
     "model.positions": "sinusoidal",
@@ -147,6 +185,14 @@ def test_a_value_of_a_regularizer_that_no_record_can_hold_is_refused() -> None:
         ("[tasks.recall.budget]\nstepps = 3", "did you mean steps"),
         ("[tasks.recall.task]\npiars = 1", "did you mean pairs"),
         ("[tasks.recall.task]\npairs = 0", "task recall: pairs: Input should be greater than 0"),
+        ("[tasks.digits.budget]\nstepps = 3", "unknown value of budget in protocol mine 'stepps'; did you mean steps"),
+        ("[tasks.digits.mechanisms.hst.model]\ndimm = 3", "'dimm'; did you mean dim?"),
+        ("[mechanisms.hst.padding]\nrul = 'max'", "'rul'; did you mean rule?"),
+        ("parameters_within = inf", "parameters_within: Input should be a finite number"),
+        ("parameters_within = -0.1", "parameters_within: Input should be greater than or equal to 0"),
+        ("seeds = 0", "seeds: Input should be greater than 0"),
+        ("closed = true", "protocol mine is about no task, not about recall"),
+        ("a = " + "[" * 5_000, "not valid TOML"),
         ("[model\ndim = 3", "not valid TOML"),
         ("[model]\ndim = 3\ndim = 4", "not valid TOML"),
         ("budget = 3", "budget: Input should be a valid dictionary"),

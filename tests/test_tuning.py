@@ -109,6 +109,40 @@ def test_a_protocol_with_a_grid_that_is_none_is_refused(tmp_path: Path, text: st
         plan.make("dense", "recall", protocol=str(path))
 
 
+@pytest.mark.parametrize("seeds", [[], [0, 0], [-1]])
+def test_trials_are_on_different_seeds(seeds: list[int]) -> None:
+    with pytest.raises(AttnbenchError, match="seed"):
+        plan.make("dense", "recall", settings={"budget.lr": 0.1}, tuning=Tuning(grid=GRID.grid, seeds=seeds))
+
+
+def test_a_grid_may_be_written_as_a_table(asking: str) -> None:
+    wanted = plan.make("dense", "recall", protocol=asking).rules
+    Path(asking).write_text(Path(asking).read_text("utf-8").replace('"budget.lr"', "budget.lr"))
+    assert plan.make("dense", "recall", protocol=asking).rules == wanted
+
+
+@pytest.mark.parametrize("place", ["[set]\n'budget.lr' = 0.5\n", "[options]\n'budget.lr' = [0.5]\n"])
+def test_a_sweep_that_sets_what_its_protocol_chooses_is_refused(play: Play, asking: str, place: str) -> None:
+    with pytest.raises(AttnbenchError, match="budget.lr is set, and protocol .* chooses it by validation"):
+        play(f'protocol = "{asking}"\n' + HEAD + place, Stage())
+
+
+@pytest.mark.parametrize(
+    "edited", [{"seeds": 3}, {"parameters_within": 0.1}, {"tuning": None}, {"tuning": {"budget.lr": [0.1, 0.2]}}]
+)
+def test_an_edited_file_of_the_same_name_has_a_table_of_its_own(edited: dict[str, Any]) -> None:
+    """Rows that chose from different grids, or from none, are no equal comparison."""
+    chosen = {"trials": 3, "chosen": {"budget.lr": 0.1}}
+    first = make_record(protocol="mine").model_copy(update={"tuning": Tuned(**GRID.model_dump(), **chosen)})
+    spec, tuning = first.spec, first.tuning
+    if "tuning" in edited:
+        tuning = edited["tuning"] and Tuned(grid=edited["tuning"], seeds=[0], **chosen)
+    else:
+        spec = spec.model_copy(update={"protocol": spec.protocol.model_copy(update=edited)})
+    other = first.model_copy(update={"id": "other", "spec": spec, "tuning": tuning})
+    assert len(build([first, other]).tables) == 2 and len(build([first, first]).tables) == 1
+
+
 # --- choosing ---------------------------------------------------------------------------------------------------------
 
 

@@ -351,10 +351,11 @@ def test_pooled_predictions_do_not_depend_on_padding_behind(name: str, pooling: 
 
 
 def test_pooling_takes_the_rows_it_names() -> None:
-    """mean: real content and representatives, no global; cls: the row in front; last: the last real token."""
+    """mean: real content and representatives, no global; cls: the row in front; first, last: that real token."""
     head = Classify(DIM)
     tokens, mask = ids(2, 9), torch.arange(9).expand(2, -1) < torch.tensor([[9], [6]])
-    for pooling in ("mean", "cls", "last"):
+    mask[1, :2] = False
+    for pooling in ("mean", "cls", "first", "last"):
         found = model("hst", head, {"block_size": 4, "global_tokens": 2}, pooling=pooling).eval()
         with torch.no_grad():
             found.head.linear.weight.copy_(torch.eye(DIM))
@@ -365,6 +366,7 @@ def test_pooling_takes_the_rows_it_names() -> None:
             wanted = {
                 "mean": rows[i, layout.globals :][row_mask[i, layout.globals :]].mean(0),
                 "cls": rows[i, 0],
+                "first": rows[i, layout.specials :][mask[i]][0],
                 "last": rows[i, layout.specials :][mask[i]][-1],
             }[pooling]
             torch.testing.assert_close(found([(tokens, mask)], torch.zeros(2))[i], wanted, atol=1e-6, rtol=0)
