@@ -22,7 +22,7 @@ import torch.nn.functional as F
 import attnbench
 from attnbench import data, plan, runner, store
 from attnbench.errors import AttnbenchError
-from attnbench.memory import needed
+from attnbench.memory import in_parts, needed
 from attnbench.record import Record
 from attnbench.train import Trainer
 
@@ -391,6 +391,63 @@ def test_a_batch_that_memory_does_not_hold_is_taken_in_parts(
     assert found.cost is not None and found.cost.micro_batches == 4 and found.spec.budget["accumulate"] == accumulate
     assert told.count("step 0: memory does not hold the batch; from here on in micro-batches of 2") == 1
     assert told.count("from here on in batches of 5") == 1
+
+
+def test_parts_are_the_next_divisor_from_twice_as_many_on() -> None:
+    tried, told = [], []
+
+    def work(parts: int, error: Exception) -> str:
+        tried.append(parts)
+        if parts < 12:
+            raise error
+        return "done"
+
+    memory = torch.OutOfMemoryError("CUDA out of memory")
+    assert in_parts(lambda parts: work(parts, memory), 2, 12, told.append) == "done"
+    assert (tried, told) == ([2, 4, 12], [4, 12])
+    for parts, most, error in ((2, 3, memory), (2, 12, ZeroDivisionError())):
+        tried.clear()
+        with pytest.raises(type(error)):
+            in_parts(lambda parts, error=error: work(parts, error), parts, most, told.append)  # type: ignore[misc]
+        assert (tried, told) == ([parts], [4, 12])
+
+
+@pytest.mark.parametrize("regularizer", ["none", "sar", "rdrop"])
+def test_a_step_cut_short_by_memory_leaves_no_gradient_behind(regularizer: str, monkeypatch: Any) -> None:
+    """It ends behind the first of two micro-batches; all is then as if four had been asked for."""
+    options = {"model.dropout": 0.2, "block_size": 4, "budget.eps": 1e-4} | (
+        {"sar.shift": "1..4"} if regularizer == "sar" else {}
+    )
+    cut, wanted = (
+        trainer_for("hst", "recall", options | {"budget.accumulate": parts}, regularizer=regularizer)
+        for parts in (2, 4)
+    )
+    calls, backward = [], cut.accelerator.backward
+
+    def failing(loss: Any) -> None:
+        calls.append(len(calls))
+        if calls == [0, 1]:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        backward(loss)
+
+    monkeypatch.setattr(cut.accelerator, "backward", failing)
+    assert [cut._train_step() for _ in range(2)] == [wanted._train_step() for _ in range(2)]
+    assert cut.micro_batches == 4 and len(calls) == 2 + 2 * 4
+    for found, other in zip(cut.model.parameters(), wanted.model.parameters(), strict=True):
+        assert torch.equal(found, other)
+
+
+@pytest.mark.parametrize("regularizer", ["sar", "rdrop", "sar+rdrop"])
+def test_micro_batches_change_nothing_but_rounding_under_a_regularizer(regularizer: str) -> None:
+    """Without dropout, or at a rate that drops none: the passes of a part are those of the whole."""
+    options = {"block_size": 4, "budget.eps": 1e-4, "padding.rule": "max", "budget.steps": 3}
+    options |= {"sar.shift": "1..4"} if "sar" in regularizer else {}
+    options |= {"model.dropout": 1e-9} if "rdrop" in regularizer else {}
+    losses = []
+    for parts in (1, 2, 8):
+        trainer = trainer_for("hst", "recall", options | {"budget.accumulate": parts}, regularizer=regularizer)
+        losses.append([trainer._train_step() for _ in range(3)])
+    np.testing.assert_allclose(losses[1:], [losses[0]] * 2, rtol=2e-4)
 
 
 def test_a_resumed_run_goes_on_in_the_same_parts() -> None:

@@ -123,7 +123,7 @@ def test_a_grid_may_be_written_as_a_table(asking: str) -> None:
 
 @pytest.mark.parametrize("place", ["[set]\n'budget.lr' = 0.5\n", "[options]\n'budget.lr' = [0.5]\n"])
 def test_a_sweep_that_sets_what_its_protocol_chooses_is_refused(play: Play, asking: str, place: str) -> None:
-    with pytest.raises(AttnbenchError, match="budget.lr is set, and protocol .* chooses it by validation"):
+    with pytest.raises(AttnbenchError, match=r"budget.lr is set, and protocol .* chooses it by validation"):
         play(f'protocol = "{asking}"\n' + HEAD + place, Stage())
 
 
