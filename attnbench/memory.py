@@ -1,4 +1,4 @@
-"""Running out of memory: smaller parts at the same result, and what could not be made smaller would have needed."""
+"""Running out of memory: smaller parts of the same whole, and what could not be made smaller would have needed."""
 
 from __future__ import annotations
 

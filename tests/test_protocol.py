@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from attnbench import plan, protocol, registry
+from attnbench import plan, protocol, registry, runner
 from attnbench.config import Budget, ModelConfig, Numerics, Padding
 from attnbench.errors import AttnbenchError, UnknownName
 
@@ -298,3 +298,16 @@ def test_the_example_of_the_docs_is_a_protocol(tmp_path: Path) -> None:
     assert (hst.rules.model.layers, dense.rules.model.layers) == (3, 2)
     assert hst.mechanism.options.merge == registry.load("mechanisms", "hst").object.presets["literal"]["merge"]
     assert hst.rules.budget.steps == 5_000 and hst.rules.spec.seeds == 3
+    assert hst.rules.spec.parameters_within == 0.1
+
+
+def test_a_run_says_when_its_model_is_larger_than_the_protocol_allows(tmp_path: Path) -> None:
+    reference = own(tmp_path, "parameters_within = 0.0\n[model]\nlayers = 3\nqkv = 32\nqkv_bias = false\n")
+    dense, linformer = (
+        runner.rehearse(plan.make(name, "recall", protocol=reference)) for name in ("dense", "linformer")
+    )
+    assert dense["params_total"] == dense["params_plain"] == linformer["params_plain"] and "notes" not in dense
+    (note,) = linformer["notes"]  # type: ignore[misc]
+    assert (
+        "times the parameters of the same model with plain attention, and protocol mine allows 0% more or less" in note
+    )
