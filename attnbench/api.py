@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnbench import registry
+from attnbench.choice import check_packages, choose_mechanism
 from attnbench.contracts import Task
 from attnbench.options import parse
-from attnbench.plan import check_packages, choose_mechanism
 
 if TYPE_CHECKING:
     import pandas as pd

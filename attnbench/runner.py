@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from attnbench import data, judgement, recording
+from attnbench import assembly, data, judgement, recording
 from attnbench.checkpoint import Checkpoint
 from attnbench.contracts import Task
 from attnbench.difference import question
@@ -17,20 +17,17 @@ from attnbench.errors import AttnbenchError, Unsupported, blame, describe, is_ou
 from attnbench.estimate import Probe, projected
 from attnbench.files import NotWritten, writing
 from attnbench.memory import needed
-from attnbench.model import Model, shift_room
+from attnbench.model import Model
 from attnbench.numerics import Mode, applied
-from attnbench.plan import Plan, check_runnable, make, regularizer_of
+from attnbench.plan import Plan, make
 from attnbench.progress import say
-from attnbench.protocol import SECTIONS
-from attnbench.questions import Predictions, question_of
+from attnbench.questions import Predictions
 from attnbench.randomness import seeded
-from attnbench.record import Cost, MechanismSpec, PluginSpec, Quality, Record, Spec, Status, TaskSpec
+from attnbench.record import Cost, Quality, Record, Spec, Status
 from attnbench.recording import Subject
+from attnbench.refusals import check_runnable
 from attnbench.store import Store
-from attnbench.train import Interrupted, Job, Stopped, Trainer
-
-#: The attention path of a run whose mechanism was never built.
-_UNKNOWN_PATH = "none"
+from attnbench.train import Interrupted, Stopped, Trainer
 
 
 @dataclass(frozen=True)
@@ -115,14 +112,11 @@ def rehearse(plan: Plan, device: str = "auto") -> dict[str, int | str | list[str
     Raises:
         AttnbenchError: what `run` would refuse.
     """
-    _check_device(device, plan)
-    check_runnable(plan)
-    model = _build(plan, plan.task.plugin.object)
-    _check_path(plan, model, device)
+    model = assembly.ready(plan, device)
     total, mixers = model.count_parameters()
-    built: dict[str, int | str | list[str]] = {"attention path": _implementation(model), "params_total": total}
+    built: dict[str, int | str | list[str]] = {"attention path": assembly.implementation(model), "params_total": total}
     built |= {"params_mixer": mixers, "params_plain": model.plain_parameters()}
-    return built | ({"notes": notes} if (notes := _notes(plan, model)) else {})
+    return built | ({"notes": found} if (found := assembly.notes(plan, model)) else {})
 
 
 def foresee(plan: Plan, data_key: str, device: str = "auto", *, build: bool = True) -> tuple[Subject, str | None]:
@@ -133,29 +127,23 @@ def foresee(plan: Plan, data_key: str, device: str = "auto", *, build: bool = Tr
     Raises:
         AttnbenchError: what `run` would refuse.
     """
-    _check_device(device, plan)
-    task: Task = plan.task.plugin.object
     try:
-        check_runnable(plan)
         if not build:
-            return subject_of(plan, _spec(plan, task, data_key, _UNKNOWN_PATH)), None
-        model = _build(plan, task)
-        _check_path(plan, model, device)
+            assembly.check_device(device, plan)
+            check_runnable(plan)
+            return assembly.subject_of(plan, assembly.spec_of(plan, data_key, assembly.UNKNOWN_PATH)), None
+        model = assembly.ready(plan, device)
     except Unsupported as refusal:
         key = data.data_key(plan.task.plugin, plan.task.options)
-        return subject_of(plan, _spec(plan, task, key, _UNKNOWN_PATH)), str(refusal)
-    return subject_of(plan, _spec(plan, task, data_key, _implementation(model))), None
+        return assembly.subject_of(plan, assembly.spec_of(plan, key, assembly.UNKNOWN_PATH)), str(refusal)
+    return assembly.subject_of(plan, assembly.spec_of(plan, data_key, assembly.implementation(model))), None
 
 
 def _trainer(plan: Plan, settings: Settings) -> Trainer:
     """All that a run would train with, and no checkpoint."""
-    _check_device(settings.device, plan)
-    check_runnable(plan)
-    task: Task = plan.task.plugin.object
-    model = _build(plan, task)
-    _check_path(plan, model, settings.device)
+    model = assembly.ready(plan, settings.device)
     prepared = data.load(plan.task.plugin, plan.task.options, workers=torch.get_num_threads())
-    return Trainer(_job(plan, task, prepared, model, settings), quiet=True)
+    return Trainer(assembly.job_of(plan, prepared, model, settings.device, settings.max_seconds), quiet=True)
 
 
 def probe(plan: Plan, device: str = "auto", numerics: Mode = "fast") -> Probe:
@@ -180,25 +168,22 @@ def probe(plan: Plan, device: str = "auto", numerics: Mode = "fast") -> Probe:
 
 
 def _execute(plan: Plan, settings: Settings, start: _Start) -> tuple[Record, Path]:
-    _check_device(settings.device, plan)
     task: Task = plan.task.plugin.object
     try:
-        check_runnable(plan)
-        model = _build(plan, task)
-        _check_path(plan, model, settings.device)
-        for note in _notes(plan, model):
+        model = assembly.ready(plan, settings.device)
+        for note in assembly.notes(plan, model):
             say(note)
         prepared = data.load(plan.task.plugin, plan.task.options, workers=torch.get_num_threads())
     except Exception as error:
         refused = isinstance(error, Unsupported)
         if not (refused or is_out_of_memory(error)):
             raise
-        spec = _spec(plan, task, data.data_key(plan.task.plugin, plan.task.options), _UNKNOWN_PATH)
+        spec = assembly.spec_of(plan, data.data_key(plan.task.plugin, plan.task.options), assembly.UNKNOWN_PATH)
         status: Status = "unsupported" if refused else "oom"
         reason = str(error) if refused else f"before the first step: {describe(error)}"
         return _store(plan, spec, settings, start, status=status, reason=reason)
-    spec = _spec(plan, task, prepared.key, _implementation(model))
-    checkpoint = _checkpoint(subject_of(plan, spec, settings.trial), settings)
+    spec = assembly.spec_of(plan, prepared.key, assembly.implementation(model))
+    checkpoint = _checkpoint(assembly.subject_of(plan, spec, settings.trial), settings)
     with checkpoint.held():
         if aside := checkpoint.set_aside():
             say(f"an unfinished run of this cell was not resumed; it is kept as {aside} (rename it back for --resume)")
@@ -214,7 +199,9 @@ def _train(
 ) -> tuple[Record, Path]:  # fmt: skip
     """From the first step to the stored record."""
     with blame(f"{plan.label}: starting it failed"):
-        trainer = Trainer(_job(plan, task, prepared, model, settings), checkpoint, settings.quiet)
+        trainer = Trainer(
+            assembly.job_of(plan, prepared, model, settings.device, settings.max_seconds), checkpoint, settings.quiet
+        )
         trainer.resume()
     status: Status = "ok"
     quality = predictions = why = None
@@ -248,77 +235,6 @@ def _train(
     return stored
 
 
-def _notes(plan: Plan, model: Model) -> list[str]:
-    """In what the run falls short of what its protocol asks for."""
-    protocol, found = plan.rules.spec, []
-    if "tuning" in protocol.changes and plan.tuned is None:
-        found.append(
-            f"protocol {plan.rules.of} asks for tuned values, which `attnbench sweep` chooses; this run stands in a "
-            f"table of its own, {protocol.name}"
-        )
-    size = model.count_parameters()[0] / model.plain_parameters()
-    if protocol.parameters_within is not None and abs(size - 1) > protocol.parameters_within:
-        found.append(
-            f"{plan.label} has {size:.2f} times the parameters of the same model with plain attention, and protocol "
-            f"{plan.rules.of} allows {protocol.parameters_within:.0%} more or less; tables say so"
-        )
-    return found
-
-
-def _check_device(device: str, plan: Plan) -> None:
-    if device not in ("auto", "cpu", "cuda"):
-        raise AttnbenchError(f"--device is auto, cpu or cuda, got {device!r}")
-    if device == "cuda" and not torch.cuda.is_available():
-        raise AttnbenchError("--device cuda: PyTorch sees no CUDA device here; use --device cpu")
-    room = shift_room(plan.tokens)
-    for choice in plan.regularizers:
-        with blame(f"regularizer {choice.plugin.name}: max_shift"):
-            fits = choice.plugin.object.max_shift(choice.options) <= room
-        if not fits:
-            raise AttnbenchError(f"{choice.plugin.name}: shift goes beyond {room}, the rows kept free for it")
-
-
-def _build(plan: Plan, task: Task) -> Model:
-    options = plan.task.options
-    name, mechanism = plan.mechanism.plugin.name, plan.mechanism.plugin.object
-    with blame(f"task {plan.task.plugin.name}"):
-        head, vocab, length = task.head(options), task.vocab(options), task.max_length(options)
-    with blame(f"mechanism {name}: building it failed"), seeded(plan.seed, "build"):
-        return Model(plan.rules.model, mechanism, plan.mechanism.options, head, vocab, length)
-
-
-def _check_path(plan: Plan, model: Model, device: str) -> None:
-    """
-    Raises:
-        Unsupported: the execution path of the mechanism cannot run this cell on this device.
-    """
-    task: Task = plan.task.plugin.object
-    shifted = any(choice.plugin.object.max_shift(choice.options) for choice in plan.regularizers)
-    dtype = torch.bfloat16 if plan.rules.numerics.dtype == "bf16" else torch.float32
-    where = torch.device("cuda" if device != "cpu" and torch.cuda.is_available() else "cpu")
-    if reason := model.refusal(task.max_length(plan.task.options), plan.masked or shifted, dtype, where):
-        raise Unsupported(f"{plan.mechanism.plugin.name}: {reason}")
-
-
-def _implementation(model: Model) -> str:
-    return str(getattr(model.encoder.layers[0].mixer, "implementation", "module"))
-
-
-def _spec(plan: Plan, task: Task, data_key: str, implementation: str) -> Spec:
-    return Spec(
-        task=TaskSpec(
-            **plan.task.spec(),
-            data_key=data_key,
-            max_length=task.max_length(plan.task.options),
-            vocab=task.vocab(plan.task.options),
-        ),
-        mechanism=MechanismSpec(**plan.mechanism.spec(), implementation=implementation),
-        regularizer=[PluginSpec(**choice.spec()) for choice in plan.regularizers],
-        protocol=plan.rules.spec,
-        **{section: getattr(plan.rules, section).model_dump(mode="json") for section in SECTIONS},
-    )
-
-
 def _checkpoint(subject: Subject, settings: Settings) -> Checkpoint:
     return Checkpoint(
         path=Store(settings.results).unfinished(subject.identity)[0],
@@ -329,43 +245,13 @@ def _checkpoint(subject: Subject, settings: Settings) -> Checkpoint:
     )
 
 
-def _job(plan: Plan, task: Task, prepared: data.TaskData, model: Model, settings: Settings) -> Job:
-    return Job(
-        model=model,
-        data=prepared,
-        question=question_of(task.head(plan.task.options)),
-        padded=task.padded,
-        max_length=task.max_length(plan.task.options),
-        budget=plan.rules.budget,
-        numerics=plan.rules.numerics,
-        padding=plan.rules.padding,
-        regularizers=[regularizer_of(choice) for choice in plan.regularizers],
-        seed=plan.seed,
-        device=settings.device,
-        max_seconds=settings.max_seconds,
-    )
-
-
-def subject_of(plan: Plan, spec: Spec, trial: bool = False) -> Subject:
-    homes = [choice.plugin.home for choice in (plan.mechanism, plan.task, *plan.regularizers)]
-    return Subject(
-        spec=spec,
-        label=plan.label,
-        seed=plan.seed,
-        trial=trial,
-        tuned=plan.tuned,
-        origin={"mechanism": plan.mechanism.plugin.home.public, "task": plan.task.plugin.home.public},
-        packages=[home.where.partition(" ")[0] for home in homes if home.how == "package"],
-    )
-
-
 def _store(
     plan: Plan, spec: Spec, settings: Settings, start: _Start, status: Status, reason: str | None = None,
     *, trainer: Trainer | None = None, cost: Cost | None = None, quality: Quality | None = None,
     predictions: Predictions | None = None,
 ) -> tuple[Record, Path]:  # fmt: skip
     return recording.store(
-        settings.results, subject_of(plan, spec, settings.trial), status, reason, started=start.time,
+        settings.results, assembly.subject_of(plan, spec, settings.trial), status, reason, started=start.time,
         command=settings.command, numerics=start.numerics, curve=trainer.curve if trainer else [], cost=cost,
         quality=quality, predictions=predictions.arrays if predictions else None,
     )  # fmt: skip

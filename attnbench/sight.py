@@ -18,12 +18,12 @@ import torch
 from pydantic import PositiveInt
 from torch import Tensor, nn
 
+from attnbench.choice import load_mechanism
 from attnbench.config import ModelConfig
 from attnbench.contracts import Layout, Mechanism, MixerShape
 from attnbench.errors import AttnbenchError, blame
 from attnbench.model import mixer_shape
 from attnbench.options import field_names, parse
-from attnbench.plan import load_mechanism
 from attnbench.randomness import seeded
 from attnbench.settings import divide
 from attnbench.sparse import Pattern

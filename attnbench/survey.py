@@ -150,7 +150,7 @@ def _planned(asked: Asked, label: str, refusal: str | None, variants: list[Varia
 def _data_key(plan: Any, prepare: bool, at: Callable[[str], None]) -> str:
     """Of a cell that can run: as its data is, or would be."""
     from attnbench import data
-    from attnbench.plan import check_runnable
+    from attnbench.refusals import check_runnable
 
     task, options = plan.task.plugin, plan.task.options
     try:

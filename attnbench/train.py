@@ -16,19 +16,19 @@ from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 from torch import Tensor
 
-from attnbench.batches import Batch, Batches
+from attnbench.batches import Batches
 from attnbench.checkpoint import Checkpoint
 from attnbench.config import Budget, Numerics, Padding
 from attnbench.contracts import Loss, Regularizer
 from attnbench.data import TaskData
 from attnbench.diagnosis import first_non_finite
 from attnbench.errors import AttnbenchError, describe
-from attnbench.heads import join_right
 from attnbench.memory import in_parts
 from attnbench.model import Model
+from attnbench.passes import Passes
 from attnbench.progress import Bar, say
 from attnbench.questions import Predictions, Question
-from attnbench.randomness import draw, initialise, key
+from attnbench.randomness import initialise, key
 from attnbench.record import CurvePoint, Status
 from attnbench.signals import heard
 
@@ -99,7 +99,7 @@ class Trainer:
         self._raw_optimizer = torch.optim.AdamW(
             parameters, lr=b.lr, betas=(b.beta1, b.beta2), eps=b.eps, weight_decay=b.weight_decay, fused=True
         )
-        self._run_model, self.optimizer = self.accelerator.prepare(self.model, self._raw_optimizer)
+        self.run_model, self.optimizer = self.accelerator.prepare(self.model, self._raw_optimizer)
         self.losses = [regularizer.loss(options) for regularizer, options in self.job.regularizers]
         self.best_weights = self._weights()
         self.micro_batches = self.micro_batches or b.accumulate
@@ -154,7 +154,7 @@ class Trainer:
         batches, total = job.batches("train"), 0.0
         torch.manual_seed(key(job.seed, "plugin", self.step))  # for randomness a plugin brings itself
         parts = np.split(batches.drawn(job.seed, budget.batch, self.step), micro_batches)
-        runs = [_Run(self, batches.collate(part), micro) for micro, part in enumerate(parts)]
+        runs = [Passes(self, batches.collate(part), micro) for micro, part in enumerate(parts)]
         predictions = sum(len(run.labels) for run in runs)
         for run in runs:
             if not len(run.labels):
@@ -173,7 +173,7 @@ class Trainer:
         self._loss_sum, self._loss_steps = self._loss_sum + total, self._loss_steps + 1
         return total
 
-    def _diverged(self, run: _Run, what: str) -> Stopped:
+    def _diverged(self, run: Passes, what: str) -> Stopped:
         return Stopped("diverged", f"step {self.step}: {what}; {first_non_finite(self.model, run.forward)}")
 
     def _validate_when_due(self) -> None:
@@ -218,7 +218,7 @@ class Trainer:
         job, said, loss_sum, count = self.job, [], 0.0, 0
         for batch in job.batches(split).in_order(size):
             self._stop_when_told()
-            run = _Run(self, batch, 0)
+            run = Passes(self, batch, 0)
             logits = run.raw()
             loss_sum += F.cross_entropy(run.join(logits), run.labels, reduction="sum").item()
             count += len(run.labels)
@@ -237,7 +237,7 @@ class Trainer:
         self.model.eval()
         with torch.no_grad():
             batch = next(self.job.batches("validation").in_order(self.job.budget.eval_batch))
-            _Run(self, batch, 0).raw().cpu()
+            Passes(self, batch, 0).raw().cpu()
         first, second, evaluation = np.diff([*marks, time.monotonic()]).tolist()
         return first, second, evaluation
 
@@ -302,51 +302,3 @@ class Trainer:
         self.best_step = values["best_step"]
         self.best_validation = -math.inf if values["best_validation"] is None else values["best_validation"]
         self._loss_sum, self._loss_steps = values["loss_sum"], values["loss_steps"]
-
-
-class _Run:
-    """One batch and the passes over it; what a regularizer sees."""
-
-    def __init__(self, trainer: Trainer, batch: Batch, micro: int):
-        self.trainer, self.micro, self.passes = trainer, micro, 0
-        device = trainer.accelerator.device
-        self.documents = [
-            (torch.from_numpy(tokens).to(device), None if mask is None else torch.from_numpy(mask).to(device))
-            for tokens, mask in batch.documents
-        ]
-        asked = batch.asked
-        self.places, self.right = (
-            None if x is None else torch.from_numpy(x).to(device) for x in (asked.places, asked.right)
-        )
-        self.labels = torch.from_numpy(asked.labels).to(device)
-
-    def __call__(self, *, shift: int = 0, move_positions: bool = False, dropout: str = "independent") -> Tensor:
-        return self.join(self.raw(shift=shift, move_positions=move_positions, dropout=dropout))
-
-    def join(self, logits: Tensor) -> Tensor:
-        """Where several answers are right, their shares are taken together."""
-        return logits if self.right is None else join_right(logits, self.right, self.labels)
-
-    def raw(self, *, shift: int = 0, move_positions: bool = False, dropout: str = "independent") -> Tensor:
-        stream = self.trainer.model.stream
-        stream.seed, stream.step, stream.micro = self.trainer.job.seed, self.trainer.step, self.micro
-        stream.repeat = 0 if dropout == "shared" else self.passes
-        stream.enabled = dropout != "off"
-        self.passes += 1
-        logits: Tensor = self.trainer._run_model(self.documents, self.places, shift, move_positions)
-        return logits
-
-    def forward(self) -> Tensor:
-        """The first pass again, with the same masks."""
-        self.passes = 0
-        return self()
-
-    def draw(self, name: str, low: int, high: int) -> int:
-        return draw(low, high, self.trainer.job.seed, name, self.trainer.step)
-
-    def loss(self) -> Tensor:
-        """The mean of the regularizers' cross-entropies plus the sum of their penalties."""
-        first = self()
-        terms = [loss(self, first, self.labels) for loss in self.trainer.losses]
-        entropy = torch.stack([term.entropy for term in terms]).mean()
-        return entropy + sum(term.penalty for term in terms)

@@ -14,7 +14,7 @@ from published import prepared
 from small_sets import TINY
 
 import attnbench
-from attnbench import data, plan, registry, runner
+from attnbench import assembly, data, plan, registry
 from attnbench.batches import Batches
 from attnbench.columns import Ragged, Split
 from attnbench.config import ModelConfig, Padding
@@ -134,7 +134,7 @@ def test_mechanisms_have_their_quirks() -> None:
 def test_every_model_of_the_table_can_be_built(mechanism: str, task: str) -> None:
     made = plan.make(mechanism, task, protocol=PROTOCOL)
     assert made.refusal is None
-    model = runner._build(made, made.task.plugin.object)
+    model = assembly.build(made)
     assert 0 < model.count_parameters()[1] < model.count_parameters()[0]
 
 
@@ -331,8 +331,8 @@ def test_the_step_that_is_tested_is_the_best_or_the_last(
     monkeypatch.setenv("ATTNBENCH_DATA", str(tmp_path))
     settings = {**TINY, "budget.steps": 6, "budget.eval_every": 2, "budget.select": select}
     made = plan.make("dense", "digits", settings=settings)
-    contract, found = made.task.plugin.object, data.load(made.task.plugin, made.task.options)
-    job = runner._job(made, contract, found, runner._build(made, contract), runner.Settings(device="cpu"))
+    found = data.load(made.task.plugin, made.task.options)
+    job = assembly.job_of(made, found, assembly.build(made), "cpu")
     trainer, scores = Trainer(job, quiet=True), iter([0.5, 0.9, 0.7])
     weights = []
     original = trainer.predict

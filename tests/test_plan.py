@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from torch import nn
 
-from attnbench import plan, protocol, registry
+from attnbench import plan, protocol, refusals, registry
 from attnbench.config import Budget
 from attnbench.errors import AttnbenchError, UnknownName, Unsupported
 from attnbench.options import Span, as_json, parse
@@ -145,8 +145,8 @@ def test_sar_is_refused_where_masks_or_length_do_not_allow_it(tmp_path: Path, ar
     path = tmp_path / "odd.py"
     path.write_text(MECHANISM.format(more="", arguments=arguments))
     with pytest.raises(Unsupported, match=said):
-        plan.check_runnable(plan.make(str(path), "recall", regularizer="sar"))
-    plan.check_runnable(plan.make(str(path), "recall", regularizer="rdrop", settings={"dropout": 0.1}))
+        refusals.check_runnable(plan.make(str(path), "recall", regularizer="sar"))
+    refusals.check_runnable(plan.make(str(path), "recall", regularizer="rdrop", settings={"dropout": 0.1}))
 
 
 def test_the_source_hash_covers_private_neighbours_and_no_line_ends(tmp_path: Path) -> None:
@@ -232,10 +232,10 @@ def test_every_shipped_protocol_resolves_for_every_task_and_every_mechanism(name
 
 def test_ernie_sparse_and_hst_with_sar_share_one_cell() -> None:
     """The same question has the same spec hash, whatever it is called."""
-    from attnbench import runner
+    from attnbench import assembly
 
     hashes = {
-        runner._spec(made, made.task.plugin.object, "key", "reference").hash
+        assembly.spec_of(made, "key", "reference").hash
         for made in (
             plan.make("ernie_sparse", "recall"),
             plan.make("ernie_sparse", "recall", regularizer="sar", seed=3),
@@ -244,7 +244,7 @@ def test_ernie_sparse_and_hst_with_sar_share_one_cell() -> None:
     }
     assert len(hashes) == 1
     other = plan.make("hst", "recall", regularizer="rdrop", settings={"dropout": 0.1})
-    assert runner._spec(other, other.task.plugin.object, "key", "reference").hash not in hashes
+    assert assembly.spec_of(other, "key", "reference").hash not in hashes
 
 
 @pytest.mark.parametrize("regularizer", ["none", "rdrop", "sar+rdrop"])

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from attnbench import plan, registry
+from attnbench import plan, refusals, registry
 from attnbench.errors import AttnbenchError, UnknownName, Unsupported
 
 ROOT = Path(__file__).parents[1]
@@ -293,7 +293,7 @@ def test_a_package_that_is_declared_and_missing_is_unsupported(tmp_path: Path, r
     path = tmp_path / "declares.py"
     path.write_text(source("mechanisms").replace("paper=", f"requires=('{requires}',), paper="))
     with pytest.raises(Unsupported, match="no_such_package"):
-        plan.check_runnable(plan.make(str(path), "recall"))
+        refusals.check_runnable(plan.make(str(path), "recall"))
 
 
 @pytest.mark.parametrize("reference", ["./none.py", "./notes.txt", "./a_folder", "./none"])
@@ -440,8 +440,8 @@ def test_a_class_that_takes_no_mask_or_a_length_says_so(library: str) -> None:
     found = registry.load("mechanisms", f"{library}:Maskless").object
     assert not found.honours_masks and found.length_bound
     with pytest.raises(Unsupported):
-        plan.check_runnable(plan.make(f"{library}:Maskless", "digits", regularizer="sar"))
-    plan.check_runnable(plan.make(f"{library}:Maskless", "digits"))
+        refusals.check_runnable(plan.make(f"{library}:Maskless", "digits", regularizer="sar"))
+    refusals.check_runnable(plan.make(f"{library}:Maskless", "digits"))
 
 
 def test_a_class_that_does_not_fit_is_refused_in_one_line(library: str) -> None:

@@ -24,8 +24,8 @@ SMALL = {"block_size": 4, "window": 3, "random_blocks": 1, "stride": 6, "columns
 
 
 def small(name: str) -> dict[str, Any]:
+    from attnbench.choice import load_mechanism
     from attnbench.options import field_names
-    from attnbench.plan import load_mechanism
 
     names = field_names(load_mechanism(name).object.options)
     return {key: value for key, value in SMALL.items() if key in names}

@@ -20,7 +20,7 @@ import torch
 import torch.nn.functional as F
 
 import attnbench
-from attnbench import data, plan, runner, store
+from attnbench import assembly, data, plan, store
 from attnbench.errors import AttnbenchError
 from attnbench.memory import in_parts, needed
 from attnbench.record import Record
@@ -57,9 +57,8 @@ def ended(folder: Path, *cell: str, **more: Any) -> tuple[str, str]:
 
 def trainer_for(mechanism: str, task: str, options: dict[str, Any], seed: int = 0, **more: Any) -> Trainer:
     made = plan.make(mechanism, task, seed=seed, settings=options_for(task, options), **more)
-    contract = made.task.plugin.object
     prepared = data.load(made.task.plugin, made.task.options)
-    return Trainer(runner._job(made, contract, prepared, runner._build(made, contract), runner.Settings()), quiet=True)
+    return Trainer(assembly.job_of(made, prepared, assembly.build(made), "auto"), quiet=True)
 
 
 def outcome(record: Record, folder: Path) -> dict[str, Any]:

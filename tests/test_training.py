@@ -18,7 +18,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 import attnbench
-from attnbench import data, plan, runner, store
+from attnbench import assembly, data, plan, store
 from attnbench.adapters import wrap_module
 from attnbench.batches import Batches
 from attnbench.errors import AttnbenchError
@@ -292,11 +292,10 @@ def test_the_update_is_that_of_torch_adamw(tmp_path: Path) -> None:
         "recall",
         settings={**TINY, "budget.steps": 3, "budget.eval_every": 3, "budget.clip": 0.5, "budget.eps": 1e-4},
     )
-    task = made.task.plugin.object
     prepared = data.load(made.task.plugin, made.task.options)
-    job = runner._job(made, task, prepared, runner._build(made, task), runner.Settings(device="cpu"))
+    job = assembly.job_of(made, prepared, assembly.build(made), "cpu")
     trainer = Trainer(job, quiet=True)
-    twin = runner._build(made, task)
+    twin = assembly.build(made)
     twin.load_state_dict(trainer.model.state_dict())
     budget = made.rules.budget
     optimizer = torch.optim.AdamW(

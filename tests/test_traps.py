@@ -24,7 +24,7 @@ from factories import portable_mechanisms
 from small_sets import TINY
 from torch import Tensor
 
-from attnbench import data, plan, protocol, registry, runner
+from attnbench import assembly, data, plan, protocol, registry
 from attnbench.batches import Batch, Batches
 from attnbench.columns import Ragged, Split
 from attnbench.config import Budget, ModelConfig, Padding
@@ -135,7 +135,7 @@ def test_every_option_of_a_task_is_part_of_the_key_of_its_data(task: str) -> Non
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 def test_a_black_picture_is_content_to_its_last_pixel(mechanism: str, task: str) -> None:
     made = plan.make(mechanism, task)
-    model, contract = runner._build(made, made.task.plugin.object).eval(), made.task.plugin.object
+    model, contract = assembly.build(made).eval(), made.task.plugin.object
     length = contract.max_length(made.task.options)
     black = torch.zeros(1, length, dtype=torch.int64)
     places = (0, 1, length // 2, length - 1)
@@ -230,9 +230,8 @@ def trainer_for(task: str, **settings: Any) -> Trainer:
     small = {f"task.{name}": size for name, size in {"train": 200, "validation": 40, "test": 60}.items()}
     changes = {**TINY, **(small if task == "recall" else {}), **settings}
     made = plan.make("dense", task, settings=changes)
-    contract = made.task.plugin.object
     found = data.load(made.task.plugin, made.task.options)
-    job = runner._job(made, contract, found, runner._build(made, contract), runner.Settings(device="cpu"))
+    job = assembly.job_of(made, found, assembly.build(made), "cpu")
     return Trainer(job, quiet=True)
 
 
@@ -331,7 +330,7 @@ def test_every_mechanism_gets_the_same_encoder(name: str, task: str) -> None:
         made = plan.make(mechanism, task, protocol=name)
         shapes[mechanism] = {
             key: tuple(value.shape)
-            for key, value in runner._build(made, made.task.plugin.object).named_parameters()
+            for key, value in assembly.build(made).named_parameters()
             if ".mixer." not in key and ".specials." not in key
         }
     assert len(shapes["dense"]) > 10 and all(found == shapes["dense"] for found in shapes.values())

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import attnbench
-from attnbench import plan, registry
+from attnbench import plan, refusals, registry
 from attnbench.config import ModelConfig, Padding
 from attnbench.contracts import Classify
 from attnbench.errors import AttnbenchError, Unsupported
@@ -170,7 +170,7 @@ def test_a_function_that_fails_is_one_line_that_names_it(tmp_path: Path, what: s
     path = tmp_path / "odd.py"
     path.write_text(PLUGIN.format(f"{what}=lambda o: o.missing"))
     with pytest.raises(AttnbenchError) as caught:
-        plan.check_runnable(plan.make(str(path), "recall", regularizer="sar"))
+        refusals.check_runnable(plan.make(str(path), "recall", regularizer="sar"))
     assert str(caught.value).startswith(f"mechanism odd: {what}: AttributeError") and "\n" not in str(caught.value)
 
 
@@ -179,4 +179,4 @@ def test_options_of_others_are_asked_too(tmp_path: Path, field: str) -> None:
     path = tmp_path / "odd.py"
     path.write_text(PLUGIN.format(f"{field}=lambda o: True"))
     with pytest.raises(Unsupported, match="shifts the input"):
-        plan.check_runnable(plan.make(str(path), "recall", regularizer="sar"))
+        refusals.check_runnable(plan.make(str(path), "recall", regularizer="sar"))

@@ -11,9 +11,9 @@ import typer
 
 from attnbench import protocol as protocols
 from attnbench import registry, screen
+from attnbench.choice import check_packages
 from attnbench.errors import AttnbenchError
 from attnbench.options import field_names, parse
-from attnbench.plan import check_packages
 from attnbench.settings import divide, parse_pairs
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich", help="Prepare, verify or export the data of a task.")

@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from attnbench.choice import Choice, choose_mechanism, honours, is_bound
 from attnbench.conformance.check import Case
 from attnbench.contracts import Mechanism
 from attnbench.model import StandaloneMixer, standalone
-from attnbench.plan import Choice, choose_mechanism, honours, is_bound
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.autograd.gradcheck import GradcheckError, gradcheck
 
 from attnbench import registry
+from attnbench.choice import Choice
 from attnbench.columns import Ragged, Split
 from attnbench.config import Budget, ModelConfig, Numerics, Padding
 from attnbench.conformance.check import Case, Check, Mismatch
@@ -21,8 +22,8 @@ from attnbench.data import TaskData
 from attnbench.errors import blame
 from attnbench.model import Model
 from attnbench.options import parse
-from attnbench.plan import Choice, idle, shift_refusal
 from attnbench.questions import question_of
+from attnbench.refusals import idle, shift_refusal
 from attnbench.train import Job, Stopped, Trainer
 
 _VOCAB, _CLASSES, _EXAMPLES = 11, 3, 4
