@@ -28,11 +28,11 @@ def test_a_generated_table_is_up_to_date(name: str) -> None:
 
 def test_the_table_is_the_same_without_xformers(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a mechanism needs does not depend on what is installed where the table is made."""
-    from attnbench import plan
+    from attnbench import choice
     from attnbench.sparse import xformers
 
     monkeypatch.setattr(xformers, "find_spec", lambda package: None)
-    monkeypatch.setattr(plan, "missing_packages", lambda mechanism: list(mechanism.requires))
+    monkeypatch.setattr(choice, "missing_packages", lambda mechanism: list(mechanism.requires))
     test_a_generated_table_is_up_to_date("mechanisms_table")
 
 
