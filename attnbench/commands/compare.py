@@ -111,7 +111,7 @@ def _must_be_known(name: str, rows: Iterable[Row], folder: Path) -> None:
     if named:
         raise AttnbenchError(f"{name} in {folder} is stale: of older code or data than the newest run; run it again")
     if Path(name).expanduser().is_dir():
-        raise AttnbenchError(f"{name}: no results folder, for it holds no runs/; or compare two of them")
+        raise AttnbenchError(f"{name} is a folder; name two results folders, each with runs/ in it, or two mechanisms")
     raise UnknownName(f"mechanism in {folder}:", name, {row.label for row in rows if not row.stale})
 
 
