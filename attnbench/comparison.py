@@ -59,9 +59,9 @@ def difference(first: str, second: str, a: Mapping[int, Scores], b: Mapping[int,
     Over several seeds two variances are added: of the paired differences of seeds, which holds what differs from
     training to training, and of the examples' mean differences, less what in them is noise of single trainings, for
     the examples are shared. The quantile is the mean of those of t for both parts, weighted by the variances (Cochran
-    and Cox 1950, for two samples of unequal variance). In simulations 95 to 97.3 % of such intervals hold the truth with
-    three seeds and 94.9 to 96.5 % with five, the most where examples favour one of the two and trainings are alike; with
-    two seeds, 93 to 98 % (tests/test_coverage.py).
+    and Cox 1950, for two samples of unequal variance). In simulations 95 to 97.3 % of such intervals hold the truth
+    with three seeds and 94.9 to 96.5 % with five, the most where examples favour one of the two and trainings are
+    alike; with two seeds, 93 to 98 % (tests/test_coverage.py).
 
     With one seed: t over examples; where all scores are right or wrong, McNemar's exact test and the interval of Bonett
     and Price (2012), widened to hold 0 where the test does not reject. A single example, and scores without any spread,
