@@ -24,10 +24,11 @@ from attnbench.data import TaskData
 from attnbench.errors import AttnbenchError
 from attnbench.model import Model
 from attnbench.options import as_json, parse
+from attnbench.passes import Passes
 from attnbench.questions import question_of
 from attnbench.randomness import Dropout, Stream
 from attnbench.regularizers._divergence import divergence
-from attnbench.train import Job, Trainer, _Run
+from attnbench.train import Job, Trainer
 
 LENGTH, VOCAB, CLASSES, BLOCK = 16, 9, 3, 4
 ZERO = {torch.float32: 1e-5, torch.float64: 1e-10}
@@ -87,10 +88,10 @@ def trainer(
     return made
 
 
-def passes(made: Trainer, micro: int = 0) -> _Run:
+def passes(made: Trainer, micro: int = 0) -> Passes:
     """A new batch of all examples, no pass made yet."""
     batches = made.job.batches("train")
-    return _Run(made, batches.collate(np.arange(len(batches.split))), micro)
+    return Passes(made, batches.collate(np.arange(len(batches.split))), micro)
 
 
 def terms(made: Trainer) -> Loss:
@@ -368,7 +369,7 @@ def test_each_pass_has_its_share_of_the_gradient() -> None:
 # --- dropout and shift
 
 
-def recorded_masks(made: Trainer, run: _Run, **how: Any) -> dict[str, Tensor]:
+def recorded_masks(made: Trainer, run: Passes, **how: Any) -> dict[str, Tensor]:
     """What each dropout module of the encoder kept of ones, by site, in one more pass of `run`."""
     kept: dict[str, Tensor] = {}
     modules = [m for m in made.model.modules() if isinstance(m, Dropout)]
