@@ -114,11 +114,9 @@ def test_pixels_lie_row_by_row_and_none_is_masked(source: Path) -> None:
 @pytest.mark.parametrize("mechanism", ["dense", "bigbird", "ernie_sparse"])
 def test_a_black_picture_is_a_picture(mechanism: str) -> None:
     """In LRA's code all of it is padding."""
-    from attnbench import plan
-    from attnbench.runner import _build
+    from attnbench import assembly, plan
 
-    made = plan.make(mechanism, "image")
-    model = _build(made, made.task.plugin.object).eval()
+    model = assembly.build(plan.make(mechanism, "image")).eval()
     black = torch.zeros(1, 1024, dtype=torch.int64)
     with torch.no_grad():
         one, other = (model([(tokens, None)], None) for tokens in (black, black + (torch.arange(1024) == 9)))
