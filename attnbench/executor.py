@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Protocol
 
 #: Libraries that start threads read one of these.
-_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "VECLIB_MAXIMUM_THREADS", "NUMBA_NUM_THREADS")
+THREADS = ("OMP_NUMTHREADS", "MKL_NUMTHREADS", "OPENBLAS_NUMTHREADS", "VECLIB_MAXIMUMTHREADS", "NUMBA_NUMTHREADS")
 _TAIL = 1 << 16
 _LONGEST_LINE = 300
 
@@ -125,7 +125,7 @@ class LocalExecutor:
         )
 
     def _environment(self, slot: int) -> dict[str, str]:
-        changed = {name: str(self.threads) for name in _THREADS} | {"NO_COLOR": "1", "TERM": "dumb"}
+        changed = {name: str(self.threads) for name in THREADS} | {"NO_COLOR": "1", "TERM": "dumb"}
         if self._gpus:
             changed["CUDA_VISIBLE_DEVICES"] = self._gpus[slot % len(self._gpus)]
         return {name: value for name, value in os.environ.items() if name != "FORCE_COLOR"} | changed

@@ -31,14 +31,14 @@ def dense_oracle(subject: Subject, case: Case) -> None:
     mixer, x, mask = subject.build(case), rows(case), mask_of(case)
     applies(isinstance(mixer.mixer, QKVMixer), "it does not use QKVMixer's projections, which a reference needs")
     ours, theirs = x.clone().requires_grad_(), x.clone().requires_grad_()
-    y, wanted = mixer(ours, mask), _softmax_attention(mixer, theirs, mask)
+    y, wanted = mixer(ours, mask), softmax_attention(mixer, theirs, mask)
     real = torch.ones(x.shape[:2], dtype=torch.bool) if mask is None else mask
     agree(y[real], wanted[real], "softmax attention", "in the output")
     found, truth = (torch.autograd.grad(weighted(out[real]), leaf)[0] for out, leaf in ((y, ours), (wanted, theirs)))
     agree(found, truth, "softmax attention", "in the gradient of the input")
 
 
-def _softmax_attention(mixer: StandaloneMixer, x: Tensor, mask: Tensor | None) -> Tensor:
+def softmax_attention(mixer: StandaloneMixer, x: Tensor, mask: Tensor | None) -> Tensor:
     """Written out, so that it shares nothing with the mechanism but its weights."""
     rows_BRC, mask_BR, layout = mixer.specials.insert(x, mask)
     module = mixer.mixer
@@ -112,8 +112,7 @@ def bfloat16(subject: Subject, case: Case) -> str:
     """Under bf16 autocast, as the engine trains, the error against float64 with the same weights stays below
     4 times that of dense attention of the same size.
     """
-    dense = Mechanism(summary="", paper="", build=lambda shape, options: _Dense(shape))
-    reference = standalone(dense, None, dim=case.dim, heads=case.heads, length=case.length)
+    reference = standalone(PLAIN, None, dim=case.dim, heads=case.heads, length=case.length)
     ours = _bf16_error(subject.build(case, dtype=torch.float32), case)
     theirs = _bf16_error(reference, case)
     text = f"relative error {ours:.2g}, dense attention {theirs:.2g}"
@@ -122,9 +121,13 @@ def bfloat16(subject: Subject, case: Case) -> str:
     return text
 
 
-class _Dense(QKVMixer):
+class _Plain(QKVMixer):
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
         return attention(q, k, v)
+
+
+#: softmax attention, whose error in low precision others are held against
+PLAIN = Mechanism(summary="", paper="", build=lambda shape, options: _Plain(shape))
 
 
 def _bf16_error(mixer: StandaloneMixer, case: Case) -> float:
