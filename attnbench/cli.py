@@ -15,7 +15,7 @@ import typer
 from attnbench import protocol as protocols
 from attnbench import registry, scaffold, screen
 from attnbench import suite as suites
-from attnbench.commands import check, compare, data, records, run, show, sweep
+from attnbench.commands import check, compare, data, records, run, show, speed, sweep
 from attnbench.commands.shared import Json, Results, print_json
 from attnbench.errors import AttnbenchError, Terminated, describe
 from attnbench.record import Record
@@ -36,6 +36,7 @@ app.command(epilog=sweep.EXAMPLES)(sweep.sweep)
 app.command(epilog=show.EXAMPLES)(show.show)
 app.add_typer(data.app, name="data")
 app.command(epilog=check.EXAMPLES)(check.check)
+app.command(epilog=speed.EXAMPLES)(speed.speed)
 app.command(epilog=compare.EXAMPLES)(compare.compare)
 app.command(epilog=records.DIFF)(records.diff)
 app.command(epilog=records.REPRODUCE)(records.reproduce)

@@ -49,6 +49,7 @@ class _Running:
             self.samples.append(Sample(round=round_, **self.process.ask(seconds)["sample"]))
         except Over as over:
             self.over = over
+            self.process.end()  # and what it holds
 
     @property
     def result(self) -> CellResult:
@@ -80,9 +81,13 @@ class Measurement:
         """Of the progress bar."""
         return len(self.candidates) * len(self.lengths) * (1 + self.setting.rounds)
 
+    @property
+    def groups(self) -> list[list[Cell]]:
+        return list(groups(self.candidates, self.lengths, self.together))
+
     def __call__(self, watch: Watch) -> SpeedResult:
         started, before = now(), conditions(self.setting.device)
-        for group in groups(self.candidates, self.lengths, self.together):
+        for group in self.groups:
             self._group(group, watch)
         size = _YARDSTICK[self.setting.device]
         return SpeedResult(

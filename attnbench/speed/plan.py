@@ -1,4 +1,4 @@
-"""What is measured, in which order: mechanisms x lengths in groups whose processes are alive together and take turns."""
+"""What is measured, and in which order: mechanisms x lengths, in groups whose processes take turns."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from attnbench.errors import AttnbenchError, blame
 from attnbench.options import field_names
 from attnbench.plan import Choice, choose_mechanism, load_mechanism
 from attnbench.settings import divide
-from attnbench.speed.result import CellResult, Setting, Status
+from attnbench.speed.result import CellResult, Setting, SpeedResult, Status
 
 #: Processes that are alive at a time, the yardstick aside, unless one length alone has more mechanisms.
 TOGETHER = 12
@@ -99,9 +99,21 @@ def lengths_of(text: str) -> list[int]:
     return sorted(found)
 
 
-def groups(
-    chosen: Sequence[Candidate], lengths: Sequence[int], together: int = TOGETHER
-) -> Iterator[list[Cell]]:  # fmt: skip
+def again(result: SpeedResult, references: Sequence[str] = ()) -> list[Candidate]:
+    """The mechanisms of a result with the options they had; `references` say where those live that no name finds.
+
+    Raises:
+        AttnbenchError: a mechanism, or an option of it, that is no longer there; a reference to another one.
+    """
+    homes = {load_mechanism(reference).name: reference for reference in references}
+    options = {cell.mechanism: cell.options for cell in result.cells}
+    if strange := homes.keys() - options.keys():
+        raise AttnbenchError(f"the result to compare with has no {', '.join(sorted(strange))}")
+    named = {name: homes.get(name, name) for name in options}
+    return [Candidate(named[name], values, choose_mechanism(named[name], values)) for name, values in options.items()]
+
+
+def groups(chosen: Sequence[Candidate], lengths: Sequence[int], together: int = TOGETHER) -> Iterator[list[Cell]]:
     """Whole lengths, from short to long, so that the mechanisms of a length always take turns."""
     step = max(1, together // max(1, len(chosen)))
     for first in range(0, len(lengths), step):
@@ -128,7 +140,6 @@ def check_shape(chosen: Sequence[Candidate], setting: Setting, lengths: Sequence
         if shape.tokens.block_size > lengths[0]:
             raise AttnbenchError(
                 f"{candidate.name}: block_size={shape.tokens.block_size} is more than the shortest length "
-                f"{lengths[0]}: one block would hold all rows; longer --lengths, or --set {candidate.name}.block_size=..."
+                f"{lengths[0]}: one block would hold all rows; longer --lengths, or a smaller --set "
+                f"{candidate.name}.block_size=..."
             )
-
-

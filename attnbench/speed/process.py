@@ -32,7 +32,7 @@ class Process:
 
     def __init__(self, request: Mapping[str, Any], threads: int):
         changed = {name: str(threads) for name in THREADS} | {"NO_COLOR": "1", "TERM": "dumb"}
-        self._errors = tempfile.TemporaryFile()
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115  closed by `end`
         self._popen = subprocess.Popen(
             [sys.executable, "-P", "-m", "attnbench.speed.worker"],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, env={**os.environ, **changed},

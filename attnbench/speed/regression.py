@@ -1,8 +1,8 @@
-"""Two results of the same cells, such as of two commits: how much slower or faster, and whether that is more than noise.
+"""Two results of the same cells, such as of two commits: what became slower or faster, beyond noise.
 
-A round is what is independent, so the unit is a round's sample. Two ratios are told: of times, and of times as multiples
-of the yardstick's product in the same round, which a slower machine moves alike. A change is flagged where both, by
-Welch's t over logarithms and with Holm's correction over all cells, leave 1 out on the same side.
+A round is what is independent, so the unit is a round's sample. Two ratios are told: of times, and of times as
+multiples of the yardstick's product in the same round, which a slower machine moves alike. A change is flagged where
+both, by Welch's t over logarithms and with Holm's correction over all cells, leave 1 out on the same side.
 """
 
 from __future__ import annotations
@@ -80,12 +80,13 @@ def other_circumstances(base: SpeedResult, new: SpeedResult) -> list[str]:
     """What else differs, one line each."""
     notes = []
     if base.machine.get("id") != new.machine.get("id"):
-        machines = " and ".join(f"{one.machine.get('cpu')} {one.machine.get('gpu') or ''}".strip() for one in (base, new))
+        machines = " and ".join(
+            f"{one.machine.get('cpu')} {one.machine.get('gpu') or ''}".strip() for one in (base, new)
+        )
         notes.append(f"two machines: {machines}; this compares machines, not code")
-    names = base.software.keys() | new.software.keys()
-    for name in sorted(names - {"attnbench"}):
-        if base.software.get(name) != new.software.get(name):
-            notes.append(f"{name} {base.software.get(name)} and {new.software.get(name)}")
+    names = sorted((base.software.keys() | new.software.keys()) - {"attnbench"})
+    versions = [(name, base.software.get(name), new.software.get(name)) for name in names]
+    notes += [f"{name} {one} and {other}" for name, one, other in versions if one != other]
     options = {(cell.mechanism, cell.length): cell.options for cell in base.cells}
     changed = {c.mechanism for c in new.cells if options.get((c.mechanism, c.length), c.options) != c.options}
     notes += [f"{name}: other options" for name in sorted(changed)]
@@ -95,7 +96,16 @@ def other_circumstances(base: SpeedResult, new: SpeedResult) -> list[str]:
 
 
 def table(changes: Sequence[Change]) -> Table:
-    header = ["mechanism", "length", "new / base", "95 % interval", "beside matmul", "95 % interval", "memory", "verdict"]
+    header = [
+        "mechanism",
+        "length",
+        "new / base",
+        "95 % interval",
+        "beside matmul",
+        "95 % interval",
+        "memory",
+        "verdict",
+    ]
     return screen.listing([_line(one) for one in changes], header)
 
 
@@ -129,7 +139,8 @@ def _ratio(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> Ratio | None:
         value = math.exp(float(b.mean() - a.mean()))
         return Ratio(value, value, value, 1.0 if value == 1 else 0.0)
     interval = found.confidence_interval(fit.LEVEL)
-    return Ratio(*(math.exp(float(x)) for x in (b.mean() - a.mean(), interval.low, interval.high)), float(found.pvalue))
+    value, low, high = (math.exp(float(x)) for x in (b.mean() - a.mean(), interval.low, interval.high))
+    return Ratio(value, low, high, float(found.pvalue))
 
 
 def _holm(ratios: Sequence[Ratio | None]) -> list[bool]:

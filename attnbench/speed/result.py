@@ -18,8 +18,8 @@ SCHEMA = 1
 
 Mode = Literal["fwd", "fwdbwd", "step"]
 Device = Literal["cpu", "cuda"]
-#: ok: timed. emulation: computes all pairs whatever its pattern, so it gets no score. wrong: failed its check, so it was
-#: not timed. skipped: a shorter input was too much already.
+#: ok: timed. emulation: computes all pairs whatever its pattern, so it gets no score. wrong: failed its check, so it
+#: was not timed. skipped: a shorter input was too much already.
 Status = Literal["ok", "emulation", "wrong", "oom", "timeout", "unsupported", "failed", "skipped"]
 
 

@@ -70,7 +70,7 @@ class Work:
                 y = mixer(x)
             if not ups:  # in the first call of the warm-up, when the type of y is known
                 ups.append(torch.randn_like(y))
-            y.backward(ups[0])  # type: ignore[no-untyped-call]
+            y.backward(ups[0])
             gradients = [leaf.grad for leaf in leaves if leaf.grad is not None]
             for leaf in leaves:
                 leaf.grad = None
@@ -94,7 +94,7 @@ class Work:
         def run() -> object:
             with autocast(s):
                 loss = F.cross_entropy(model([(tokens, None)], None), labels)
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
             optimizer.zero_grad()
@@ -110,7 +110,7 @@ def autocast(setting: Setting) -> torch.autocast:
 
 def finite(result: object) -> bool:
     """All numbers of a tensor, or of several."""
-    return all(bool(torch.isfinite(x).all()) for x in (result if isinstance(result, tuple) else (result,)))  # type: ignore[arg-type]
+    return all(bool(torch.isfinite(x).all()) for x in (result if isinstance(result, tuple) else (result,)))
 
 
 def _bytes(tensors: Iterable[Tensor]) -> int:

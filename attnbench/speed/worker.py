@@ -1,7 +1,7 @@
 """The process of one cell, or of the yardstick: `python -m attnbench.speed.worker`.
 
-A line of JSON in, a line of JSON out. The first line says what to measure; then each `turn` gives a sample. It ends with
-its input. Whatever a plugin prints goes to stderr.
+A line of JSON in, a line of JSON out. The first line says what to measure; then each `turn` gives a sample. It ends
+with its input. Whatever a plugin prints goes to stderr.
 """
 
 from __future__ import annotations
@@ -35,10 +35,11 @@ def main() -> None:
         try:
             setting, numerics = _begin(request, stack)
         except AttnbenchError as error:
-            return _say(answers, {"status": "failed", "reason": describe(error)})
+            _say(answers, {"status": "failed", "reason": describe(error)})
+            return
         _say(answers, {"up": True, "numerics": numerics})
         if not sys.stdin.readline():
-            return None
+            return
         ready = _guarded(lambda: _ready(request, setting))
         turn = ready.pop("turn", None)
         _say(answers, ready)
