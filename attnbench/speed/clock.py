@@ -26,7 +26,7 @@ class Taken(NamedTuple):
 
 
 def clock_name(device: str, threads: int) -> str:
-    """What `seconds` are. With one thread it is the CPU time of the process, which waiting for a core does not touch."""
+    """What `seconds` are. With one thread the CPU time of the process, which waiting for a core does not touch."""
     if device == "cuda":
         return "CUDA events"
     return "CPU time of the process" if threads == 1 else "wall time, samples whose threads waited for a core left out"

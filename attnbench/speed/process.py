@@ -17,6 +17,7 @@ from attnbench.speed.result import Status
 
 #: Loading libraries on a busy machine may take long, and is no fault of the cell.
 _LOADING = 600.0
+_PROGRAM = ["-m", "attnbench.speed.worker"]
 
 
 class Over(Exception):
@@ -34,7 +35,7 @@ class Process:
         changed = {name: str(threads) for name in THREADS} | {"NO_COLOR": "1", "TERM": "dumb"}
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115  closed by `end`
         self._popen = subprocess.Popen(
-            [sys.executable, "-P", "-m", "attnbench.speed.worker"],
+            [sys.executable, "-P", *_PROGRAM],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, env={**os.environ, **changed},
             start_new_session=True,  # Ctrl-C is for the caller, which ends all of them
         )  # fmt: skip

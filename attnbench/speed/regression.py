@@ -20,6 +20,7 @@ from attnbench import screen
 from attnbench.errors import AttnbenchError
 from attnbench.speed import fit
 from attnbench.speed.result import CellResult, Sample, SpeedResult
+from attnbench.statistics import ROUNDING
 
 
 @dataclass(frozen=True)
@@ -134,10 +135,10 @@ def _ratio(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> Ratio | None:
     """Of means of logarithms; None where there are too few rounds to know their spread."""
     if min(len(a), len(b)) < 3:
         return None
-    found = stats.ttest_ind(b, a, equal_var=False)
-    if not math.isfinite(found.pvalue):  # no spread at all
+    if max(np.ptp(a), np.ptp(b)) < ROUNDING:  # no spread at all
         value = math.exp(float(b.mean() - a.mean()))
-        return Ratio(value, value, value, 1.0 if value == 1 else 0.0)
+        return Ratio(value, value, value, 1.0 if abs(value - 1) < ROUNDING else 0.0)
+    found = stats.ttest_ind(b, a, equal_var=False)
     interval = found.confidence_interval(fit.LEVEL)
     value, low, high = (math.exp(float(x)) for x in (b.mean() - a.mean(), interval.low, interval.high))
     return Ratio(value, low, high, float(found.pvalue))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pydantic_core
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from attnbench.errors import AttnbenchError, one_line
 from attnbench.files import exists, publish, writing
@@ -111,6 +111,12 @@ class CellResult(_Frozen):
     flops: NonNegativeInt | None = None
     flops_formula: NonNegativeInt | None = None
 
+    @model_validator(mode="after")
+    def _timed_when_ok(self) -> CellResult:
+        if self.status == "ok" and not self.samples:
+            raise ValueError("ok without a sample")
+        return self
+
 
 class Yardstick(_Frozen):
     """A product of square matrices that takes its turn in every round: what the machine can do, and how it drifts."""
@@ -189,6 +195,8 @@ def read_bytes(path: Path) -> bytes:
 def read_all(results: Path) -> tuple[list[tuple[Path, SpeedResult]], list[str]]:
     """Every result below `speed/` of a results folder, sorted by path, and one line for each file that is none."""
     found, problems = [], []
+    if not (results / "speed").is_dir():
+        return [], []
 
     def unreadable(error: OSError) -> None:
         problems.append(f"{error.filename}: cannot be read ({error.strerror or error})")

@@ -32,7 +32,8 @@ def closing(result: SpeedResult, found: Figures) -> list[str]:
     s, conditions = result.setting, result.conditions
     layers = f", {s.layers} layers" if s.mode == "step" else ""
     lines.append(
-        f"{s.mode}, batch {s.batch}, {s.dim} wide, {s.heads} heads{layers}, {s.dtype}, {s.device}, threads {s.threads}; "
+        f"{s.mode}, batch {s.batch}, {s.dim} wide, {s.heads} heads{layers}, {s.dtype}, {s.device}, "
+        f"{s.threads} thread{'s' * (s.threads > 1)}; "
         f"{result.clock}; {s.rounds} rounds{' in turn' if result.interleaved else ', one cell after the other'}"
     )
     if found.matmul is not None and result.yardstick:
