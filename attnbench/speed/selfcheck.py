@@ -2,15 +2,14 @@
 
 The same mechanism at a small shape, of the width, heads, device and precision that will be timed. The reference is, as
 far as there is one: softmax attention written out, for a mechanism that declares to equal it; the same pattern by the
-path that computes all pairs, for one whose options name a path; else the mechanism itself in float64 on the CPU, which
-finds faults of a device or a precision only.
+path that computes all pairs, for one that runs a pattern; else the mechanism itself in float64 on the CPU, which finds
+faults of a device or a precision only.
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from dataclasses import is_dataclass, replace
 
 import torch
 from torch import Tensor
@@ -18,11 +17,12 @@ from torch import Tensor
 from attnbench.conformance.check import Case
 from attnbench.conformance.subject import Subject, rows, weighted
 from attnbench.conformance.values import PLAIN, softmax_attention
-from attnbench.errors import AttnbenchError, Unsupported
+from attnbench.errors import Unsupported
 from attnbench.layers import QKVMixer
 from attnbench.model import StandaloneMixer, standalone
 from attnbench.plan import Choice
 from attnbench.sparse import PATHS
+from attnbench.sparse.mixer import SparseMixer
 from attnbench.speed.result import Checked, Setting
 from attnbench.speed.work import autocast
 
@@ -56,7 +56,7 @@ def check(choice: Choice, setting: Setting) -> Checked:
 def _check(subject: Subject, setting: Setting, length: int) -> Checked:
     case = Case(batch=2, length=length, dim=setting.dim, heads=setting.heads)
     mixer = subject.build(case, dtype=torch.float32)
-    name, truth = _reference(subject, case, mixer)
+    name, truth = _reference(subject, mixer)
     found = _judged(name, _errors(mixer, truth, case, setting.model_copy(update={"dtype": "fp32"})), _FLOAT32)
     if setting.dtype == "bf16":
         plain = standalone(PLAIN, None, dim=case.dim, heads=case.heads, length=case.length).eval()
@@ -77,22 +77,14 @@ def _judged(name: str, errors: list[float], allowed: float) -> Checked:
 _KINDS = ("output", "gradient of the input")
 
 
-def _reference(subject: Subject, case: Case, mixer: StandaloneMixer) -> tuple[str, Forward]:
+def _reference(subject: Subject, mixer: StandaloneMixer) -> tuple[str, Forward]:
     """Its name, and the function of x in float64; weights are those of `mixer`."""
     exact = copy.deepcopy(mixer).double()
     if subject.mechanism.exact and isinstance(mixer.mixer, QKVMixer):
         return "softmax attention written out in float64", lambda x: softmax_attention(exact, x, None)
-    options = subject.choice.options
-    if is_dataclass(options) and not isinstance(options, type) and getattr(options, "path", None) in PATHS:
-        emulation = next(name for name, path in PATHS.items() if path.implementation == EMULATION)
-        try:
-            other = replace(subject, choice=replace(subject.choice, options=replace(options, path=emulation)))
-            whole = other.build(case)
-        except (AttnbenchError, ValueError):  # not with these options
-            pass
-        else:
-            whole.load_state_dict(exact.state_dict())
-            return "all pairs with its pattern, in float64", whole
+    if isinstance(exact.mixer, SparseMixer):
+        exact.mixer.run_path = next(path for path in PATHS.values() if path.implementation == EMULATION)
+        return "all pairs with its pattern, in float64", exact
     return "itself in float64 on the CPU", exact
 
 
