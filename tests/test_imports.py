@@ -110,6 +110,7 @@ def test_light_modules_load_nothing_heavy(module: str, tmp_path: Path) -> None:
         ["run", "--help"],
         ["sweep", "--help"],
         ["check", "--help"],
+        ["speed", "--help"],
     ],
     ids=" ".join,
 )

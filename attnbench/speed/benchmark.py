@@ -48,12 +48,11 @@ def _of_benchmarks(data: Mapping[str, Any], text: bytes, path: Path) -> SpeedRes
             raise AttnbenchError(f"{path}: cells of different settings; write a file for each")
         cells = [_cell(one, fact["cell"]) for one, fact in zip(ours, facts, strict=True)]
         when = str(data.get("datetime", "unknown"))
-        commit = data.get("commit_info", {})
         return SpeedResult(
             id=f"benchmark-{hashlib.sha256(text).hexdigest()[:12]}",
             setting=settings[0], interleaved=False, clock="wall time, by pytest-benchmark", cells=cells,
             peak_how=facts[0].get("peak_how", ""), machine=facts[0]["machine"], software=facts[0]["software"],
-            code={"commit": commit.get("id"), "dirty": commit.get("dirty")}, started=when, finished=when,
+            code=facts[0].get("code", {}), started=when, finished=when,
             command="pytest --benchmark-json",
         )  # fmt: skip
     except ValidationError as error:
@@ -63,7 +62,8 @@ def _of_benchmarks(data: Mapping[str, Any], text: bytes, path: Path) -> SpeedRes
 
 
 def _cell(one: Mapping[str, Any], known: Mapping[str, Any]) -> CellResult:
-    """Its samples are pytest-benchmark's rounds."""
+    """It was timed, or it would not be there; its samples are pytest-benchmark's rounds."""
     seconds = one["stats"]["data"]
     samples = [Sample(round=number, seconds=each, wall=each) for number, each in enumerate(seconds)]
-    return CellResult.model_validate({**known, "samples": samples, "calls": one["stats"]["iterations"]})
+    found = {"status": "ok", "reason": None, "samples": samples, "calls": one["stats"]["iterations"]}
+    return CellResult.model_validate({**known, **found})

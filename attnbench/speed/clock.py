@@ -36,11 +36,11 @@ def timed(run: Run, calls: int, device: str, threads: int) -> Taken:
     """So many calls behind each other, as one sample."""
     if device == "cuda":
         return _timed_on_cuda(run, calls)
-    waited, cpu, wall = _waited(), time.process_time(), time.perf_counter()
+    before, cpu, wall = waited(), time.process_time(), time.perf_counter()
     for _ in range(calls):
         run()
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
-    return Taken(cpu, wall, 0.0) if threads == 1 else Taken(wall, wall, (_waited() - waited) / wall)
+    return Taken(cpu, wall, 0.0) if threads == 1 else Taken(wall, wall, (waited() - before) / wall)
 
 
 def _timed_on_cuda(run: Run, calls: int) -> Taken:
@@ -60,7 +60,7 @@ def calls_for(seconds: float) -> int:
     return min(_MOST_CALLS, max(1, math.ceil(SHORTEST / max(seconds, 1e-9))))
 
 
-def _waited() -> float:
+def waited() -> float:
     """Seconds for which threads of this process have been ready and without a core (Linux); 0 where nobody tells."""
     total = 0
     for task in Path("/proc/self/task").glob("*/schedstat"):

@@ -84,10 +84,11 @@ def _begin(request: Mapping[str, Any], stack: ExitStack) -> tuple[Any, dict[str,
 
 
 def _ready(request: Mapping[str, Any], setting: Any) -> Answer:
-    return _cell(request, setting) if "mechanism" in request else _yardstick(request, setting)
+    facts, run = prepare(request, setting) if "mechanism" in request else _yardstick(request, setting)
+    return {"status": "ok", **facts, "turn": _turns(run, facts["calls"], setting)}
 
 
-def _yardstick(request: Mapping[str, Any], setting: Any) -> Answer:
+def _yardstick(request: Mapping[str, Any], setting: Any) -> tuple[Answer, Callable[[], object]]:
     import torch
 
     size = int(request["size"])
@@ -98,11 +99,11 @@ def _yardstick(request: Mapping[str, Any], setting: Any) -> Answer:
         return a @ b
 
     calls, _ = _warm(run, setting)
-    return {"status": "ok", "calls": calls, "turn": _turns(run, calls, setting)}
+    return {"calls": calls}, run
 
 
-def _cell(request: Mapping[str, Any], setting: Any) -> Answer:
-    """All that comes before the first sample."""
+def prepare(request: Mapping[str, Any], setting: Any) -> tuple[Answer, Callable[[], object]]:
+    """All that comes before the first sample: what was found out of a cell, and the call that is timed."""
     from attnbench.plan import choose_mechanism
     from attnbench.speed import flops, footprint, selfcheck
     from attnbench.speed.work import Work, finite
@@ -123,8 +124,7 @@ def _cell(request: Mapping[str, Any], setting: Any) -> Answer:
         raise _Told("wrong", "its result holds numbers that are not finite", implementation=implementation)
     del first
     count = flops.counted(work.run)
-    return {
-        "status": "ok",
+    facts = {
         "implementation": implementation,
         "check": checked.model_dump(),
         "calls": calls,
@@ -132,8 +132,8 @@ def _cell(request: Mapping[str, Any], setting: Any) -> Answer:
         "flops_formula": work.flops_formula,
         "peak_bytes": footprint.peak_of(work.run, setting.device),
         "resident_bytes": work.resident,
-        "turn": _turns(work.run, calls, setting),
     }
+    return facts, work.run
 
 
 def _implementation(choice: Any, setting: Any) -> str:

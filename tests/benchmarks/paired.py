@@ -18,12 +18,12 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from pathlib import Path
 from types import TracebackType
 
 import torch
 
 from attnbench import numerics
+from attnbench.speed.clock import waited
 
 THREADS = int(os.environ.get("ATTNBENCH_BENCH_THREADS", "2"))
 NUMERICS = os.environ.get("ATTNBENCH_BENCH_NUMERICS", "fast")
@@ -135,21 +135,10 @@ def _timed(run: Run | Elsewhere) -> tuple[float, bool]:
     if isinstance(run, Elsewhere):
         return run.timed()
     clock = time.process_time if THREADS == 1 else time.perf_counter
-    waited, start = _waited(), clock()
+    before, start = waited(), clock()
     run()
     taken = clock() - start
-    return taken, THREADS > 1 and _waited() - waited > _DELAY * taken
-
-
-def _waited() -> float:
-    """Seconds for which threads of this process have been ready and without a core; 0 where nobody tells."""
-    total = 0
-    for task in Path("/proc/self/task").glob("*/schedstat"):
-        try:
-            total += int(task.read_text().split()[1])
-        except (OSError, IndexError):
-            continue
-    return total / 1e9
+    return taken, THREADS > 1 and waited() - before > _DELAY * taken
 
 
 def peak_extra_mib(code: str) -> float:
