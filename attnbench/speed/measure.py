@@ -86,7 +86,8 @@ class Measurement:
         return list(groups(self.candidates, self.lengths, self.together))
 
     def __call__(self, watch: Watch) -> SpeedResult:
-        started, before = now(), conditions(self.setting.device)
+        started, before, code = now(), conditions(self.setting.device), machine.describe_code()
+        where = machine.describe_machine() | {"threads": self.setting.threads}
         for group in self.groups:
             self._group(group, watch)
         size = _YARDSTICK[self.setting.device]
@@ -96,8 +97,7 @@ class Measurement:
             cells=self.results, yardstick=Yardstick(size=size, flops=2 * size**3, samples=self._yard),
             peak_how=how(self.setting.device),
             conditions={"before": before, "after": conditions(self.setting.device), "numerics": self._numerics},
-            machine=machine.describe_machine() | {"threads": self.setting.threads},
-            software=machine.describe_software(), code=machine.describe_code(),
+            machine=where, software=machine.describe_software(), code=code,
             started=started, finished=now(), command=self.command,
         )  # fmt: skip
 
@@ -149,6 +149,7 @@ class Measurement:
                 one.facts = one.process.ask(self.seconds)
             except Over as over:
                 one.over = over
+                one.process.end()
         self._note_stop(one)
 
     def _note_stop(self, one: _Running) -> None:

@@ -187,6 +187,8 @@ def test_how_a_process_ends_is_said(then: str, status: str, words: str, monkeypa
         one.loaded()
         with pytest.raises(Over) as caught:
             one.ask(0.3 if status == "timeout" else 60)
+        if status == "timeout":
+            assert one._popen.wait(10) == -9  # at once: it would disturb the others
     finally:
         one.end()
     assert caught.value.status == status and words in caught.value.reason
