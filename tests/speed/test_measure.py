@@ -198,7 +198,8 @@ def test_how_a_process_ends_is_said(then: str, status: str, words: str, monkeypa
 
 def test_processes_end_with_the_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also when it is interrupted."""
-    monkeypatch.setattr(process, "_PROGRAM", ["-c", PROGRAM.format(then="time.sleep(600)")])
+    then = "say({'status': 'ok'}); time.sleep(600)"
+    monkeypatch.setattr(process, "_PROGRAM", ["-c", PROGRAM.format(then=then)])
     started: list[Process] = []
     monkeypatch.setattr(measure, "Process", lambda *a: started.append(Process(*a)) or started[-1])
 
@@ -206,7 +207,7 @@ def test_processes_end_with_the_measurement(monkeypatch: pytest.MonkeyPatch) -> 
         def advance(self, count: int = 1, note: str = "") -> None:
             raise KeyboardInterrupt
 
-    asked = measure.Measurement(plan.candidates(["dense"], {}), [64], Setting(rounds=1), seconds=0.2)
+    asked = measure.Measurement(plan.candidates(["dense"], {}), [64], Setting(rounds=1))
     with pytest.raises(KeyboardInterrupt):
         asked(Interrupting())
     assert len(started) == 2 and all(one._popen.poll() is not None for one in started)
