@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from attnbench.choice import Choice, choose_mechanism, load_mechanism
 from attnbench.errors import AttnbenchError, blame
 from attnbench.options import field_names
-from attnbench.plan import Choice, choose_mechanism, load_mechanism
 from attnbench.settings import divide
 from attnbench.speed.result import CellResult, Setting, SpeedResult, Status
 

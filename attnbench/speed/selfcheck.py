@@ -14,13 +14,13 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from attnbench.choice import Choice
 from attnbench.conformance.check import Case
 from attnbench.conformance.subject import Subject, rows, weighted
 from attnbench.conformance.values import PLAIN, softmax_attention
 from attnbench.errors import Unsupported
 from attnbench.layers import QKVMixer
 from attnbench.model import StandaloneMixer, standalone
-from attnbench.plan import Choice
 from attnbench.sparse import PATHS
 from attnbench.sparse.mixer import SparseMixer
 from attnbench.speed.result import Checked, Setting

@@ -12,10 +12,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from attnbench.choice import Choice
 from attnbench.config import ModelConfig
 from attnbench.contracts import Classify
 from attnbench.model import Model, standalone
-from attnbench.plan import Choice
 from attnbench.randomness import initialise, seeded
 from attnbench.speed.clock import Run
 from attnbench.speed.flops import plain_attention

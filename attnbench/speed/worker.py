@@ -104,7 +104,7 @@ def _yardstick(request: Mapping[str, Any], setting: Any) -> tuple[Answer, Callab
 
 def prepare(request: Mapping[str, Any], setting: Any) -> tuple[Answer, Callable[[], object]]:
     """All that comes before the first sample: what was found out of a cell, and the call that is timed."""
-    from attnbench.plan import choose_mechanism
+    from attnbench.choice import choose_mechanism
     from attnbench.speed import flops, footprint, selfcheck
     from attnbench.speed.work import Work, finite
 

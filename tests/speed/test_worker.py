@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from attnbench.plan import choose_mechanism
+from attnbench.choice import choose_mechanism
 from attnbench.speed import clock, flops, footprint, selfcheck, worker
 from attnbench.speed.result import Setting
 from attnbench.speed.work import Work
