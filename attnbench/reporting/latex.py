@@ -23,17 +23,20 @@ _SPECIAL = {
     "<": r"\textless{}",
     ">": r"\textgreater{}",
     "|": r"\textbar{}",
-    '"': r"\textquotedbl{}",
+    '"': "{''}",
+    "-": "-{}",
+    "'": "'{}",
     "±": r"$\pm$",
+    "`": r"\textasciigrave{}",
     **{letter: f"\\{letter}" for letter in "&%$#_{}"},
-    # brackets would be an argument where they follow the end of a row; pairs of dashes and quotes become others
-    **{letter: f"{{{letter}}}" for letter in "[]-'`"},
+    # behind the end of a row these two would belong to it
+    **{letter: f"{{{letter}}}" for letter in "[*"},
 }
 
 
 def escape(text: str) -> str:
     """Text that LaTeX prints as it is, on one line."""
-    return re.sub(r"[\\~^<>|\"±&%$#_{}\[\]\-'`]", lambda found: _SPECIAL[found.group()], visible(text))
+    return re.sub(r"-(?=-)|'(?=')|[\\~^<>|\"±`&%$#_{}\[*]", lambda found: _SPECIAL[found.group()], visible(text))
 
 
 def to_latex(book: Book) -> str:

@@ -28,12 +28,6 @@ class Value:
     source: str
     note: str
 
-    @property
-    def origin(self) -> str:
-        """Where it was read, on one line."""
-        what = f"{self.source} ({MARKS[self.mark]})"
-        return f"{what}; {self.note}" if self.note else what
-
 
 @dataclass(frozen=True)
 class Published:
@@ -49,14 +43,14 @@ class Published:
 
     @property
     def notes(self) -> list[str]:
-        """What has to be known of single values."""
-        found = []
+        """What has to be known of single values; models of which the same is said stand together."""
+        models: dict[tuple[str, str], list[str]] = {}
         for model, values in self.rows:
             for (task, _), value in zip(self.columns, values, strict=True):
-                if value and (value.note or value.mark != "S"):
-                    mark = "" if value.mark == "S" else MARKS[value.mark]
-                    found.append(f"{model}, {task}: {'; '.join(filter(None, (mark, value.note)))}")
-        return found
+                mark = MARKS[value.mark] if value and value.mark != "S" else ""
+                if value and (said := "; ".join(filter(None, (mark, value.note)))):
+                    models.setdefault((task, said), []).append(model)
+        return [f"{task} of {', '.join(names)}: {said}" for (task, said), names in models.items()]
 
 
 def read(folder: Path) -> list[Published]:
