@@ -28,11 +28,13 @@ class Parts:
         self._places: dict[str, int] = {}
 
     def add(self, title: str, values: Any) -> int:
-        facts = [[title, ""], *([visible(_dotted(path)), visible(text)] for path, text in flatten(values).items())]
-        place = self._places.setdefault(canonical(facts), len(self.lists))
-        if place == len(self.lists):
-            self.lists.append(facts)
-        return place
+        """The place of this list."""
+        key = canonical([title, values])
+        if key not in self._places:
+            self._places[key] = len(self.lists)
+            facts = ([visible(_dotted(path)), visible(text)] for path, text in flatten(values).items())
+            self.lists.append([[title, ""], *facts])
+        return self._places[key]
 
 
 def _dotted(path: tuple[str | int, ...]) -> str:

@@ -109,7 +109,7 @@ def _cell(entry: Entry | None, number: int) -> Cell:
         return Cell("none", entry.status, number=number)
     spread = f"[{entry.low:.2f}, {entry.high:.2f}]" if entry.sd is None else f"± {entry.sd:.3f}"
     count = f"{entry.count} seeds" if entry.count.isdigit() else entry.count
-    more = ", ".join([f"{spread} {count}", *([] if entry.status == "ok" else [entry.status])])
+    more = ", ".join([spread, count, *([] if entry.status == "ok" else [entry.status])])
     return Cell("score", f"{entry.mean:.3f}", more, bool(entry.tied), number, repr(entry.mean))
 
 
