@@ -15,7 +15,7 @@ from attnbench.errors import AttnbenchError
 if TYPE_CHECKING:
     from attnbench.reporting.book import Book
 
-EXAMPLES = "Examples:  attnbench report   |   attnbench report --format html --to reports --plots   |   attnbench report --json"
+EXAMPLES = "Examples:  attnbench report   |   attnbench report --format html --to reports --plots   |   ... --json"
 
 
 class Format(StrEnum):

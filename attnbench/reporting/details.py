@@ -100,9 +100,8 @@ def _standing(table: Table, row: Row, place: int) -> str | None:
 def _difference(one: Difference) -> str:
     shows = "the difference shows" if one.differs else "tied: no difference shows"
     adjusted = "" if one.adjusted is None else f", p = {one.adjusted:.2g} by Holm"
-    return (
-        f"{one.mean:+.4f} [{one.low:+.4f}, {one.high:+.4f}] from the best, {one.second}{adjusted}; {shows} ({one.scope})"
-    )
+    size = f"{one.mean:+.4f} [{one.low:+.4f}, {one.high:+.4f}]"
+    return f"{size} from the best, {one.second}{adjusted}; {shows} ({one.scope})"
 
 
 def _run(record: Record, parts: Parts) -> dict[str, Any]:
@@ -141,7 +140,10 @@ def _run_facts(record: Record, load: Any) -> list[tuple[str, str | None]]:
         facts += [
             ("parameters", f"{cost.params_total:,}, of them {cost.params_mixer:,} in the mixers"),
             ("peak memory", f"{cost.peak_bytes / 2**20:,.0f} MiB ({cost.peak_how})"),
-            ("training", f"{cost.train_seconds:,.0f} s, {cost.samples_per_second:,.1f} samples/s (a log line, no speed)"),
+            (
+                "training",
+                f"{cost.train_seconds:,.0f} s, {cost.samples_per_second:,.1f} samples/s (as logged)",
+            ),
         ]
     return [
         *facts,
@@ -156,7 +158,10 @@ def _quality_facts(quality: Quality) -> list[tuple[str, str | None]]:
     low, high = quality.interval
     return [
         (f"test {quality.metric}", f"{quality.test:.4f} [{low:.4f}, {high:.4f}] over {quality.examples:,} examples"),
-        ("validation", f"{quality.validation:.4f}; tested at step {quality.best_step}, chosen by {quality.selected_on}"),
+        (
+            "validation",
+            f"{quality.validation:.4f}; step {quality.best_step} was tested, by {quality.selected_on}",
+        ),
         *((name, f"{value:.4f}") for name, value in quality.more.items()),
         ("p, not above chance", f"{quality.p_above_chance:.2g}"),
     ]

@@ -121,7 +121,9 @@ def learning_curves(curves: pd.DataFrame, runs: pd.DataFrame, table: Table) -> F
             if not steps.empty:
                 look = looks[name]
                 marker = look.marker if len(steps) == 1 else None
-                axes.plot(steps.index, steps["mean"], color=look.colour, linestyle=look.dash, linewidth=1.5, marker=marker)
+                axes.plot(
+                    steps.index, steps["mean"], color=look.colour, linestyle=look.dash, linewidth=1.5, marker=marker
+                )
                 axes.fill_between(steps.index, steps["min"], steps["max"], color=look.colour, alpha=0.15, linewidth=0)
         _levels(axes, table, task)
         axes.set(xlabel="step", ylabel="validation score")
@@ -180,7 +182,7 @@ def critical_differences(runs: pd.DataFrame) -> Figure | None:
         ax=axes,
         label_fmt_left="{label} ({rank:.2f})",
         label_fmt_right="({rank:.2f}) {label}",
-        color_palette={name: "#000000" for name in short.values()},
+        color_palette=dict.fromkeys(short.values(), "#000000"),
     )
     axes.set_title(f"Mean rank over {len(scores)} tasks (1 is best); Friedman p = {p:.2g}", pad=22)
     axes.grid(visible=False)

@@ -49,7 +49,9 @@ def to_latex(book: Book) -> str:
     return "\n".join([*found, *map(_published, book.literature)])
 
 
-def _float(caption: str, heads: Sequence[str], rows: Iterable[Sequence[str]], last: Iterable[Sequence[str]] = ()) -> str:
+def _float(
+    caption: str, heads: Sequence[str], rows: Iterable[Sequence[str]], last: Iterable[Sequence[str]] = ()
+) -> str:
     """A table environment; caption and cells are LaTeX already. It shrinks to the width of the text, if wider."""
     lines = [
         r"\begin{table}",

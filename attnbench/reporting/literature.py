@@ -12,7 +12,7 @@ from attnbench.errors import AttnbenchError
 
 WARNING = (
     "Not comparable with the tables above. Training, data, model size and tuning differ between papers and from this "
-    "harness: a dense Transformer alone moves from 54.39 to 59.24 on Long Range Arena when other authors train it again."
+    "harness: the dense Transformer alone moves from 54.39 to 59.24 on Long Range Arena when others train it again."
 )
 COLUMNS = ("source", "table", "model", "task", "metric", "value", "mark", "note")
 #: Where a value comes from. Those of the last kind are never shown.

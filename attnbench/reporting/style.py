@@ -1,4 +1,4 @@
-"""How plots look: one colour, marker and dash for a mechanism in all figures of a table, told apart without colours too."""
+"""How plots look: a colour, marker and dash for each mechanism of a table, told apart without colours too."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def panels(titles: Sequence[str]) -> tuple[Figure, list[Axes]]:
     return figure, shown
 
 
-def legend(figure: Figure, handles: Sequence[Any], names: Sequence[str], levels: Mapping[str, str]) -> None:
+def legend(figure: Figure, handles: Sequence[Any], names: Sequence[str], levels: Mapping[str, Any]) -> None:
     """At the right of all panels; `levels` are the lines across panels, by name their dash."""
     from matplotlib.lines import Line2D
 
