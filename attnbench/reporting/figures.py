@@ -37,7 +37,7 @@ def against_cost(runs: pd.DataFrame, table: Table, cost: str, label: str, *, les
     """
     from matplotlib.lines import Line2D
 
-    known = runs[np.isfinite(runs[cost])]
+    known = runs.dropna(subset=[cost])
     if known.empty:
         return None
     names = order(known)
@@ -167,6 +167,8 @@ def critical_differences(runs: pd.DataFrame) -> Figure | None:
     from matplotlib.figure import Figure
     from scipy import stats
 
+    if runs.empty:
+        return None
     scores = runs.pivot_table(index="task", columns="mechanism", values="score").dropna(axis="columns")
     if len(scores) < TASKS_FOR_RANKS or scores.shape[1] < ROWS_FOR_RANKS:
         return None

@@ -36,10 +36,9 @@ class Line:
 
     @property
     def text(self) -> str:
-        seeds = (
-            "1 seed" if self.seeds == 1 else f"{self.seeds} seeds" if self.seeds else "not the same seeds on every task"
-        )
-        return f"{self.average:.2f}" + (f" ± {self.sd:.2f}" if self.sd is not None else "") + f" ({seeds})"
+        spread = "" if self.sd is None else f" ± {self.sd:.2f}"
+        many = "1 seed" if self.seeds == 1 else f"{self.seeds} seeds"
+        return f"{self.average:.2f}{spread} ({many if self.seeds else 'not the same seeds on every task'})"
 
 
 @dataclass(frozen=True)
