@@ -58,7 +58,7 @@ def test_stale_rows_missing_cells_views_and_papers() -> None:
     records += [make_record(label="x", task="wikihop", mechanism_sha=sha, started=day) for sha, day in shas]
     text = to_latex(book(records, literature.read(ROOT / "results" / "literature")))
     board, view, *papers = tables(text)
-    assert [row[0] for row in board[1:4]] == ["dense", "x", r"x \emph{stale}"]
+    assert [row[0] for row in board[1:4]] == ["dense", "x", r"x (mechanism.source\_sha=aaaaaaaaaaaa) \emph{stale}"]
     assert board[1][-1] == "--"
     assert view[1][-1] == "80.00 (1 seed)"
     assert "our interpretation" in text
