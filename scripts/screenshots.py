@@ -18,7 +18,7 @@ def pictures(page: Page, folder: Path, name: str) -> None:
     """The top of the page, and its first cell with a curve, opened."""
     page.screenshot(path=folder / f"report-{name}.png")
     page.locator("td.score button").first.click()
-    page.locator("dialog summary").first.click()
+    page.locator("dialog .run").first.evaluate("run => { run.open = true; }")
     page.locator("dialog .curve").first.scroll_into_view_if_needed()
     page.screenshot(path=folder / f"report-{name}-cell.png")
 

@@ -184,9 +184,9 @@ def test_a_long_curve_keeps_its_ends() -> None:
 
 
 def test_standing_ranks_and_separation_are_shown(tmp_path: Path) -> None:
-    """100 examples: `good` is right on 90, `bad` on the first 30 of them, on both tasks and with three seeds."""
+    """Of 100 examples `good` is right on 90, `bad` on the first 30 of them, `nil` on 10; two tasks, three seeds."""
     store = Store(tmp_path)
-    for label, right in (("good", 90), ("bad", 30)):
+    for label, right in (("good", 90), ("bad", 30), ("nil", 10)):
         for task in ("a", "b"):
             for seed in range(3):
                 score = (np.arange(100) < right - seed).astype(np.float32)
@@ -196,14 +196,15 @@ def test_standing_ranks_and_separation_are_shown(tmp_path: Path) -> None:
     found, _ = store.read_all()
     records = [record for _, record in found]
     tree = Tree(to_html(Book.of(judge(build(records), Examples.of(found)), records)))
-    bad, good = (facts(data_of(tree)["cells"][place]) for place in (0, 2))
+    bad, good, nil = (facts(data_of(tree)["cells"][place]) for place in (0, 2, 4))
     assert good["standing"] == "the best score of its column"
     assert bad["standing"].startswith("-0.6000 [") and "the difference shows" in bad["standing"]
+    assert nil["standing"].startswith("-0.8000 [")
     assert good["task separates"] == "yes"
     stars = [a for a, _ in tree.all("span") if a.get("class") == "star"]
     assert len(stars) == 2 + 1  # the best of each column, and the legend's
-    ranks = [a.get("data-sort") for a, text in tree.all("td") if text in ("1.0", "2.0")]
-    assert ranks == ["2.0", "1.0"]
+    ranks = [a.get("data-sort") for a, text in tree.all("td") if text in ("1.0", "2.0", "3.0")]
+    assert ranks == ["2.0", "1.0", "3.0"]
     assert [text for _, text in tree.all("td")].count("yes") == 2
 
 
@@ -224,6 +225,8 @@ def test_text_stays_text(text: str) -> None:
     assert shown in [found for _, found in tree.all("th")] or any(f.startswith(shown) for _, f in tree.all("th"))
     cell = data_of(tree)["cells"][0]
     assert cell["runs"][0]["command"] == shown
+    (raw,) = [found for a, found in tree.all("script") if a.get("type") == "application/json"]
+    assert not set(raw) & set("<>&")
 
 
 def test_characters_that_hide_or_turn_text_are_left_out() -> None:

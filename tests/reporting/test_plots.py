@@ -121,7 +121,7 @@ def test_mechanisms_are_told_apart_by_more_than_colour() -> None:
 
 
 def test_any_text_can_be_drawn_and_no_name_leaves_the_folder(tmp_path: Path) -> None:
-    text = r"../../up <b> $\frac{1}{"
+    text = r"../../up <b> $\frac{1}{$"
     found = names([hostile_record(text).model_copy(update={"curve": curve(3)})])
     assert len(found) == len(set(found)) == 2 * len(ALWAYS)
     assert {(tmp_path / name).parent for name in found} == {tmp_path}
