@@ -160,14 +160,14 @@ def read(path: Path | str) -> Record:
         raise AttnbenchError(f"{where}: not a record ({one_line(error)}); {ELSEWHERE}") from None
 
 
-def load_predictions(path: Path | str) -> dict[str, np.ndarray[Any, Any]]:
-    """The test predictions of the record at `path` (the JSON file), arrays by name.
+def load_predictions(path: Path | str, record: Record | None = None) -> dict[str, np.ndarray[Any, Any]]:
+    """The test predictions of the record at `path` (the JSON file), arrays by name. `record`: that one, if read already.
 
     Raises:
         AttnbenchError: the record has none, or the file beside it is missing, changed, or no plain npz.
     """
     path = Path(path)
-    record = read(path)
+    record = record or read(path)
     packed = packed_predictions(path, record)
     return arrays.unpack(packed, str(path.with_name(record.predictions or "")))
 

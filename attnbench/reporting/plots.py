@@ -31,7 +31,7 @@ def _accuracy_parameters(book: Book, table: Table) -> Figure | None:
     return figures.against_cost(frames.runs(book, table), table, "parameters", "parameters", less_is_better=True)
 
 
-#: By the name of the file. A figure is drawn where its function finds something to draw.
+#: By the name of the file. A figure is drawn where its function finds something to draw; a new one is a line here.
 FIGURES: dict[str, Draw] = {
     "accuracy-throughput": _accuracy_throughput,
     "accuracy-memory": _accuracy_memory,
