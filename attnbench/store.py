@@ -161,7 +161,9 @@ def read(path: Path | str) -> Record:
 
 
 def load_predictions(path: Path | str, record: Record | None = None) -> dict[str, np.ndarray[Any, Any]]:
-    """The test predictions of the record at `path` (the JSON file), arrays by name. `record`: that one, if read already.
+    """The test predictions of the record at `path` (the JSON file), arrays by name.
+
+    `record` is that one, where it was read already.
 
     Raises:
         AttnbenchError: the record has none, or the file beside it is missing, changed, or no plain npz.

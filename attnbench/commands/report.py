@@ -15,7 +15,7 @@ from attnbench.errors import AttnbenchError
 if TYPE_CHECKING:
     from attnbench.reporting.book import Book
 
-EXAMPLES = "Examples:  attnbench report   |   attnbench report --format html --to reports --plots   |   ... --json"
+EXAMPLES = "Examples:  attnbench report --json   |   attnbench report --format html --to reports --plots"
 
 
 class Format(StrEnum):

@@ -143,7 +143,7 @@ def heat_map(runs: pd.DataFrame, table: Table) -> Figure | None:
     chance = {column.title: column.chance or 0.0 for column in table.columns}
     floor = np.array([chance.get(task, 0.0) for task in tasks])
     shares = ((scores - floor) / np.maximum(1 - floor, 1e-9)).clip(0, 1)
-    figure = Figure(figsize=(2.6 + 1.15 * len(tasks), 1.4 + 0.36 * len(names)), layout="constrained")
+    figure = Figure(figsize=(2.6 + 1.15 * len(tasks), max(2.8, 1.4 + 0.36 * len(names))), layout="constrained")
     axes = figure.subplots()
     sns.heatmap(
         shares, annot=scores, fmt=".3f", cmap="cividis", vmin=0, vmax=1, linewidths=0.5, ax=axes,

@@ -18,7 +18,8 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p", "h")
 DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (6, 2, 1, 2)), (0, (3, 1, 1, 1, 1, 1)))
 #: In SVG, ids of elements are made from this and not from chance.
 _SALT = "attnbench"
-PANEL = (3.6, 2.9)  # inches
+#: Inches: width and height of a panel, width of the legend.
+PANEL, LEGEND = (3.2, 2.9), 1.8
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ def panels(titles: Sequence[str]) -> tuple[Figure, list[Axes]]:
 
     across = min(2 if len(titles) == 4 else 3, len(titles))
     down = -(-len(titles) // across)
-    figure = Figure(figsize=(PANEL[0] * across, PANEL[1] * down + 0.4), layout="constrained")
+    figure = Figure(figsize=(PANEL[0] * across + LEGEND, PANEL[1] * down + 0.4), layout="constrained")
     grid = figure.subplots(down, across, squeeze=False).flat
     shown = [next(grid) for _ in titles]
     for spare in grid:
