@@ -15,7 +15,7 @@ INSTALLED := $(VENV)/.installed
 PIP_INSTALL := $(BIN)/python -m pip install -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-slow bench lint format wheel-test clean
+.PHONY: help venv demo test test-slow bench screenshots lint format wheel-test clean
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -43,6 +43,9 @@ test-slow: venv  ## The tests marked slow
 
 bench: venv  ## Time what tests/benchmarks holds
 	$(BIN)/pytest tests/benchmarks --benchmark-only -s  # -s: ratios are printed as they come
+
+screenshots: venv  ## Pictures of the HTML report of results/ into docs/images, for the README; needs Chromium
+	$(BIN)/python scripts/screenshots.py results docs/images
 
 lint: venv  ## ruff, mypy, import-linter
 	$(BIN)/ruff check .

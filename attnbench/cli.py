@@ -15,7 +15,7 @@ import typer
 from attnbench import protocol as protocols
 from attnbench import registry, scaffold, screen
 from attnbench import suite as suites
-from attnbench.commands import check, compare, data, records, run, show, speed, sweep
+from attnbench.commands import check, compare, data, records, report, run, show, speed, sweep
 from attnbench.commands.shared import Json, Results, print_json
 from attnbench.errors import AttnbenchError, Terminated, describe
 from attnbench.record import Record
@@ -37,6 +37,7 @@ app.command(epilog=show.EXAMPLES)(show.show)
 app.add_typer(data.app, name="data")
 app.command(epilog=check.EXAMPLES)(check.check)
 app.command(epilog=speed.EXAMPLES)(speed.speed)
+app.command(epilog=report.EXAMPLES)(report.report)
 app.command(epilog=compare.EXAMPLES)(compare.compare)
 app.command(epilog=records.DIFF)(records.diff)
 app.command(epilog=records.REPRODUCE)(records.reproduce)
@@ -50,11 +51,6 @@ class What(StrEnum):
     protocols = "protocols"
     suites = "suites"
     runs = "runs"
-
-
-class Format(StrEnum):
-    md = "md"
-    csv = "csv"
 
 
 def _version(wanted: bool) -> None:
@@ -135,40 +131,6 @@ def new(
         print_json({"path": str(path), "try": then})
     else:
         print(f"wrote {path}\ntry it: {then}")
-
-
-@app.command(
-    epilog="Examples:  attnbench report   |   attnbench report --format csv --to reports/   |   attnbench report --json"
-)
-def report(
-    results: Results = Path("results"),
-    format_: Annotated[Format, typer.Option("--format", help="md or csv.")] = Format.md,
-    to: Annotated[Path | None, typer.Option("--to", help="A folder to write into, instead of stdout.")] = None,
-    as_json_: Json = False,
-) -> None:
-    """Print the comparison table of a results folder."""
-    from attnbench import tables
-    from attnbench.files import overwrite
-    from attnbench.report import build
-    from attnbench.standing import Examples, judge
-    from attnbench.store import Store
-
-    if not results.is_dir():
-        raise AttnbenchError(f"{results}: no such folder; run something first, or name it with --results")
-    found, problems = Store(results).read_all()
-    for problem in problems:
-        print(f"warning: {problem}", file=sys.stderr)
-    examples = Examples.of(found)
-    built = judge(build([record for _, record in found]), examples)
-    for note in examples.notes:
-        print(f"note: {note}", file=sys.stderr)
-    text = tables.to_json(built) if as_json_ else {"md": tables.to_markdown, "csv": tables.to_csv}[format_.value](built)
-    if to is None:
-        sys.stdout.write(text)
-        return
-    path = to / f"report.{'json' if as_json_ else format_.value}"
-    overwrite(path, text.encode())
-    print(path)
 
 
 def _terminate(number: int, frame: object) -> None:

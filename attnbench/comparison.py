@@ -5,6 +5,7 @@ Shape letters: S seeds, N test examples.
 
 from __future__ import annotations
 
+import gc
 import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -99,7 +100,13 @@ def adjust(found: Sequence[Difference]) -> list[Difference]:
     """The same with Holm's correction (1979) over all of them."""
     from statsmodels.stats.multitest import multipletests
 
-    adjusted = multipletests([one.p for one in found], method="holm")[1] if found else []
+    if not found:
+        return []
+    gc.freeze()  # multipletests collects garbage, which with thousands of records takes longer than all differences
+    try:
+        adjusted = multipletests([one.p for one in found], method="holm")[1]
+    finally:
+        gc.unfreeze()
     return [replace(one, adjusted=float(p)) for one, p in zip(found, adjusted, strict=True)]
 
 

@@ -192,21 +192,21 @@ def _sources(record: Record) -> list[tuple[tuple[str, ...], str]]:
 
 def _values(record: Record) -> dict[_Path, str]:
     """Every value of the spec as JSON by its path, without what the table and the column already say."""
-    flat = _flatten(record.spec.model_dump(mode="json"))
+    flat = flatten(record.spec.model_dump(mode="json"))
     said = (("protocol",), ("task", "name"), ("task", "options"))
     return {path: value for path, value in flat.items() if path[:1] not in said and path[:2] not in said}
 
 
-def _flatten(value: Any, path: _Path = ()) -> dict[_Path, str]:
+def flatten(value: Any, path: _Path = ()) -> dict[_Path, str]:
     if isinstance(value, dict | list) and value:
         items = value.items() if isinstance(value, dict) else enumerate(value)
-        return {p: v for key, part in items for p, v in _flatten(part, (*path, key)).items()}
+        return {p: v for key, part in items for p, v in flatten(part, (*path, key)).items()}
     return {path: canonical(value)}
 
 
 def _flatten_json(text: str) -> dict[_Path, str]:
     """The values of a JSON object by path; none for an empty one."""
-    return {path: value for path, value in _flatten(json.loads(text)).items() if path}
+    return {path: value for path, value in flatten(json.loads(text)).items() if path}
 
 
 def _is_source(path: _Path) -> bool:

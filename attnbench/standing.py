@@ -55,7 +55,7 @@ class Examples:
     def _read(self, name: str) -> tuple[np.ndarray, Scores] | None:
         path, record = self.found[name]
         try:
-            arrays = load_predictions(path) if record.predictions else {}
+            arrays = load_predictions(path, record) if record.predictions else {}
             units, scores = arrays["unit"], arrays["score"]
         except KeyError:
             self.without[name] = None

@@ -38,7 +38,7 @@ class Store:
     def folder_for(self, record: Record) -> Path:
         """Where the record belongs. Names that are no safe file name are replaced, so it never leaves the folder."""
         spec = record.spec
-        return self.runs.joinpath(*map(_file_name, (spec.protocol.name, spec.task.name, record.label)))
+        return self.runs.joinpath(*map(file_name, (spec.protocol.name, spec.task.name, record.label)))
 
     def path_of(self, record: Record) -> Path:
         return self.folder_for(record) / f"{record.id}.json"
@@ -67,7 +67,7 @@ class Store:
             AttnbenchError: the record (or other predictions under its id) exists, the id is no file name, or a number
                 is NaN.
         """
-        if _file_name(record.id) != record.id:
+        if file_name(record.id) != record.id:
             raise AttnbenchError(f"the record id {record.id!r} cannot be a file name; use letters, digits, - and _")
         path = self.path_of(record)
         beside = path.with_suffix(".predictions.npz")
@@ -160,14 +160,16 @@ def read(path: Path | str) -> Record:
         raise AttnbenchError(f"{where}: not a record ({one_line(error)}); {ELSEWHERE}") from None
 
 
-def load_predictions(path: Path | str) -> dict[str, np.ndarray[Any, Any]]:
+def load_predictions(path: Path | str, record: Record | None = None) -> dict[str, np.ndarray[Any, Any]]:
     """The test predictions of the record at `path` (the JSON file), arrays by name.
+
+    `record` is that one, where it was read already.
 
     Raises:
         AttnbenchError: the record has none, or the file beside it is missing, changed, or no plain npz.
     """
     path = Path(path)
-    record = read(path)
+    record = record or read(path)
     packed = packed_predictions(path, record)
     return arrays.unpack(packed, str(path.with_name(record.predictions or "")))
 
@@ -180,7 +182,7 @@ def packed_predictions(path: Path, record: Record) -> bytes:
     """
     if record.predictions is None:
         raise AttnbenchError(f"{path}: this run has no predictions")
-    if _file_name(record.predictions) != record.predictions:
+    if file_name(record.predictions) != record.predictions:
         raise AttnbenchError(f"{path}: names predictions outside its folder: {record.predictions!r}; {ELSEWHERE}")
     beside = path.with_name(record.predictions)
     try:
@@ -222,7 +224,7 @@ def _one_line(path: Path | str) -> str:
     return str(path).replace("\n", "\\n").replace("\r", "\\r")
 
 
-def _file_name(name: str) -> str:
+def file_name(name: str) -> str:
     """`name` itself where it is a safe file name, else what is left of it and a mark that tells such names apart."""
     if _SAFE_NAME.fullmatch(name):
         return name

@@ -46,8 +46,8 @@ def _markdown_table(table: Table) -> str:
         name = _markdown_text(row.name)
         cells = ["-" if not entry else f"{entry.text} {_TIED}" if entry.tied else entry.text for entry in row.entries]
         rank = ["-" if row.rank is None else f"{row.rank:.1f}"] if ranked else []
-        chosen = [_markdown_text(_tuning(row, table))] if tuned else []
-        lines.append(_line([f"{name} **stale**" if row.stale else name, _params(row), *rank, *chosen, *cells]))
+        chosen = [_markdown_text(tuning(row, table))] if tuned else []
+        lines.append(_line([f"{name} **stale**" if row.stale else name, params(row), *rank, *chosen, *cells]))
     chance = ["-" if column.chance is None else f"{column.chance:.3f}" for column in table.columns]
     trivial = [
         "-" if column.trivial is None else f"{column.trivial:.3f} ({_markdown_text(column.trivial_name)})"
@@ -66,12 +66,12 @@ def _line(cells: Iterable[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _params(row: Row) -> str:
+def params(row: Row) -> str:
     counts = sorted({entry.mixer_params for entry in row.entries if entry and entry.mixer_params is not None})
     return "-" if not counts else " to ".join(f"{count:,}" for count in dict.fromkeys((counts[0], counts[-1])))
 
 
-def _tuning(row: Row, table: Table) -> str:
+def tuning(row: Row, table: Table) -> str:
     """How many trials each cell of the row had, and what was chosen for which task."""
     tuned = [(column.title, entry) for column, entry in zip(table.columns, row.entries, strict=True) if entry]
     counts = " or ".join(map(str, sorted({entry.trials for _, entry in tuned})))
@@ -80,10 +80,10 @@ def _tuning(row: Row, table: Table) -> str:
 
 def _markdown_text(text: str) -> str:
     """Names come from third parties: nothing in them may end a cell, start a link or become HTML."""
-    return html.escape(re.sub(r"([\\|`*~\[\]])", r"\\\1", _visible(text)), quote=False)
+    return html.escape(re.sub(r"([\\|`*~\[\]])", r"\\\1", visible(text)), quote=False)
 
 
-def _visible(text: str) -> str:
+def visible(text: str) -> str:
     """On one line, without characters that show nothing or turn the direction of what follows."""
     return "".join(letter for letter in " ".join(text.split()) if letter.isprintable())
 
@@ -123,7 +123,7 @@ def _csv_value(value: object) -> object:
     """A spreadsheet runs text that looks like a formula; a quote in front keeps it text."""
     if not isinstance(value, str):
         return value
-    text = _visible(value)
+    text = visible(value)
     return f"'{text}" if text.startswith(("=", "+", "-", "@")) else text
 
 

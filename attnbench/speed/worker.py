@@ -74,8 +74,7 @@ def _begin(request: Mapping[str, Any], stack: ExitStack) -> tuple[Any, dict[str,
 
     setting = Setting.model_validate(request["setting"])
     torch.set_num_threads(setting.threads)
-    # on CUDA "medium" would allow products in less than float32
-    numerics = stack.enter_context(applied("stock" if setting.device == "cuda" else setting.numerics))
+    numerics = stack.enter_context(applied(setting.numerics))
     if "mechanism" in request:
         from attnbench.speed import selfcheck, work  # noqa: F401
 

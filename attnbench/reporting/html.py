@@ -1,0 +1,158 @@
+"""The report as one HTML page that needs nothing else: no request leaves it, and its policy would let none out.
+
+Its text goes through jinja2's autoescape, what cells open lies in JSON that the script writes as text. DataTables (by
+itables 2.9) was left out: 0.7 MB of script and styles for sorting and filtering, while cells that open need a script of
+their own anyway, and a policy can only allow what is known to the byte.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import resources
+from typing import Any
+
+from attnbench.report import Entry, Row, Table
+from attnbench.reporting import details
+from attnbench.reporting.book import Book
+from attnbench.reporting.literature import WARNING, Published
+from attnbench.reporting.views import Average
+from attnbench.tables import params, tuning, visible
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell of the leaderboard. `kind` is score, none (runs without a score) or missing; `number` is its place in the
+    page's data, None where there is no run; `sort` is what the column is ordered by, empty for nothing.
+    """
+
+    kind: str
+    main: str
+    more: str = ""
+    tied: bool = False
+    number: int | None = None
+    sort: str = ""
+
+
+@dataclass(frozen=True)
+class Line:
+    label: str
+    options: str
+    stale: bool
+    params: str
+    params_sort: str
+    rank: float | None
+    tuning: str
+    cells: tuple[Cell, ...]
+
+
+@dataclass(frozen=True)
+class Board:
+    """One table, ready for the template."""
+
+    anchor: str
+    table: Table
+    lines: tuple[Line, ...]
+    averages: tuple[Average, ...]
+
+    @property
+    def ranked(self) -> bool:
+        return any(line.rank is not None for line in self.lines)
+
+    @property
+    def any_stale(self) -> bool:
+        return any(line.stale for line in self.lines)
+
+
+def to_html(book: Book) -> str:
+    """The page. Same records, same bytes."""
+    parts = details.Parts()
+    cells: list[dict[str, Any]] = []
+    boards = [_board(f"protocol-{n}", table, book, parts, cells) for n, table in enumerate(book.report.tables, 1)]
+    data = {"cells": cells, "parts": parts.lists}
+    return _render(boards, book.literature, data)
+
+
+def _board(anchor: str, table: Table, book: Book, parts: details.Parts, cells: list[dict[str, Any]]) -> Board:
+    lines = []
+    for row in table.rows:
+        shown = []
+        for place, entry in enumerate(row.entries):
+            shown.append(_cell(entry, len(cells)))
+            if entry is not None:
+                cells.append(details.cell(table, row, place, book.runs(row, place), parts))
+        lines.append(_line(row, table, tuple(shown)))
+    return Board(anchor, table, tuple(lines), tuple(book.averages(table)))
+
+
+def _line(row: Row, table: Table, cells: tuple[Cell, ...]) -> Line:
+    counts = [entry.mixer_params for entry in row.entries if entry and entry.mixer_params is not None]
+    return Line(
+        label=row.label,
+        options=row.options,
+        stale=row.stale,
+        params=params(row),
+        params_sort=str(min(counts)) if counts else "",
+        rank=row.rank,
+        tuning=tuning(row, table) if table.tuning else "",
+        cells=cells,
+    )
+
+
+def _cell(entry: Entry | None, number: int) -> Cell:
+    if entry is None:
+        return Cell("missing", "no run")
+    if entry.mean is None:
+        return Cell("none", entry.status, number=number)
+    spread = f"[{entry.low:.2f}, {entry.high:.2f}]" if entry.sd is None else f"± {entry.sd:.3f}"
+    count = f"{entry.count} seeds" if entry.count.isdigit() else entry.count
+    more = ", ".join([spread, count, *([] if entry.status == "ok" else [entry.status])])
+    return Cell("score", f"{entry.mean:.3f}", more, bool(entry.tied), number, repr(entry.mean))
+
+
+def _render(boards: list[Board], literature: Any, data: dict[str, Any]) -> str:
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+    from markupsafe import Markup
+
+    environment = Environment(
+        loader=PackageLoader("attnbench.reporting", "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        finalize=lambda value: visible(value) if type(value) is str else value,
+    )
+    style, script = _asset("page.css"), _asset("page.js")
+    published: list[Published] = list(literature)
+    return environment.get_template("page.html.j2").render(
+        boards=boards,
+        literature=published,
+        warning=WARNING,
+        style=Markup(style),
+        script=Markup(script),
+        data=Markup(_json(data)),
+        policy="; ".join(_policy(style, script)),
+    )
+
+
+def _asset(name: str) -> str:
+    return resources.files("attnbench.reporting").joinpath("templates", name).read_text("utf-8")
+
+
+def _json(data: Any) -> str:
+    """JSON that can stand inside a script element: nothing in it can end the element."""
+    text = json.dumps(data, separators=(",", ":"), allow_nan=False)
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _policy(style: str, script: str) -> Iterator[str]:
+    """Of the content security policy: this one style and this one script, and nothing from anywhere."""
+    yield "default-src 'none'"
+    for kind, text in (("style", style), ("script", script)):
+        digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+        yield f"{kind}-src 'sha256-{digest}'"
+    yield from ("img-src data:", "base-uri 'none'", "form-action 'none'")

@@ -1,0 +1,88 @@
+"""How plots look: a colour, marker and dash for each mechanism of a table, told apart without colours too."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+#: Wong (2011), Nature Methods 8, 441: told apart with the common kinds of colour blindness. Yellow is left out.
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p", "h")
+DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (6, 2, 1, 2)), (0, (3, 1, 1, 1, 1, 1)))
+#: In SVG, ids of elements are made from this and not from chance.
+_SALT = "attnbench"
+#: Inches: width and height of a panel, width of the legend.
+PANEL, LEGEND = (3.2, 2.9), 1.8
+
+
+@dataclass(frozen=True)
+class Look:
+    colour: str
+    marker: str
+    dash: Any
+
+
+def looks(names: Sequence[str]) -> dict[str, Look]:
+    """By name; the lists have no common factor, so pairs repeat late."""
+    return {
+        name: Look(COLOURS[n % len(COLOURS)], MARKERS[n % len(MARKERS)], DASHES[n % len(DASHES)])
+        for n, name in enumerate(names)
+    }
+
+
+@contextmanager
+def settings() -> Iterator[None]:
+    """Of matplotlib and seaborn, while a figure is made and saved; nothing global is left changed."""
+    import matplotlib
+    import seaborn as sns
+
+    style = sns.axes_style("whitegrid") | sns.plotting_context("notebook", font_scale=0.8)
+    own = {
+        "svg.hashsalt": _SALT,
+        "axes.edgecolor": "0.4",
+        "font.family": "DejaVu Sans",
+        "text.usetex": False,
+        "text.parse_math": False,  # a name may hold dollar signs
+    }
+    with matplotlib.rc_context(style | own):
+        yield
+
+
+def panels(titles: Sequence[str]) -> tuple[Figure, list[Axes]]:
+    """A figure with one panel per title."""
+    from matplotlib.figure import Figure
+
+    across = min(2 if len(titles) == 4 else 3, len(titles))
+    down = -(-len(titles) // across)
+    figure = Figure(figsize=(PANEL[0] * across + LEGEND, PANEL[1] * down + 0.4), layout="constrained")
+    grid = figure.subplots(down, across, squeeze=False).flat
+    shown = [next(grid) for _ in titles]
+    for spare in grid:
+        spare.set_axis_off()
+    for axes, title in zip(shown, titles, strict=True):
+        axes.set_title(short(title, 40))
+    return figure, shown
+
+
+def legend(figure: Figure, handles: Sequence[Any], names: Sequence[str], levels: Mapping[str, Any]) -> None:
+    """At the right of all panels; `levels` are the lines across panels, by name their dash."""
+    from matplotlib.lines import Line2D
+
+    lines = [Line2D([], [], color="0.45", linewidth=0.9, linestyle=dash) for dash in levels.values()]
+    texts = [short(name, 30) for name in (*names, *levels)]
+    figure.legend([*handles, *lines], texts, loc="outside right upper", frameon=False)
+
+
+def short(name: str, width: int) -> str:
+    return textwrap.shorten(name, width, placeholder=" …") if len(name) > width and " " in name else _cut(name, width)
+
+
+def _cut(name: str, width: int) -> str:
+    return name if len(name) <= width else f"{name[: width - 1]}…"
