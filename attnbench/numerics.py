@@ -25,7 +25,7 @@ MODES: tuple[Mode, ...] = ("fast", "stock")
 #: Largest error of a product of random 256 x 256 matrices against float64, as a share of its largest entry.
 _FLOAT32_ERROR = 1e-5
 #: What "medium" sets for the CPU alone.
-_CPU_PRODUCTS = torch.backends.mkldnn.matmul
+_CPU_PRODUCTS = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]  # made when it is imported
 #: glibc's malloc.h
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3
 
