@@ -52,6 +52,11 @@ def check_device(device: str, plan: Plan) -> None:
             raise AttnbenchError(f"{choice.plugin.name}: shift goes beyond {room}, the rows kept free for it")
 
 
+def device_of(device: str) -> torch.device:
+    """Where a run that asks for auto, cpu or cuda runs."""
+    return torch.device("cuda" if device != "cpu" and torch.cuda.is_available() else "cpu")
+
+
 def build(plan: Plan) -> Model:
     """
     Raises:
@@ -74,8 +79,8 @@ def check_path(plan: Plan, model: Model, device: str) -> None:
     task: Task = plan.task.plugin.object
     shifted = any(choice.plugin.object.max_shift(choice.options) for choice in plan.regularizers)
     dtype = torch.bfloat16 if plan.rules.numerics.dtype == "bf16" else torch.float32
-    where = torch.device("cuda" if device != "cpu" and torch.cuda.is_available() else "cpu")
-    if reason := model.refusal(task.max_length(plan.task.options), plan.masked or shifted, dtype, where):
+    length = task.max_length(plan.task.options)
+    if reason := model.refusal(length, plan.masked or shifted, dtype, device_of(device)):
         raise Unsupported(f"{plan.mechanism.plugin.name}: {reason}")
 
 

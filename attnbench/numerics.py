@@ -1,8 +1,8 @@
 """CPU settings that make PyTorch faster and change no result: set at the start of a run, checked, recorded.
 
-products    float32 products on the CPU by the kernels behind PyTorch's precision "medium", where these turn out to be
-            float32. On some processors they are twice as fast; on others (with AMX) they compute in bfloat16 and are
-            not used. "medium" itself would also allow products in less than float32 on CUDA, which nothing checks.
+products    float32 products by the kernels behind PyTorch's precision "medium", where these turn out to be float32. On
+            some processors they are twice as fast; on others (with AMX) they compute in bfloat16 and are not used. For
+            work on the CPU only: the setting would allow products in less than float32 on CUDA too, unchecked.
 memory      glibc keeps large blocks for the next operation instead of returning them to the kernel and faulting every
             page in again.
 """
@@ -24,15 +24,13 @@ MODES: tuple[Mode, ...] = ("fast", "stock")
 
 #: Largest error of a product of random 256 x 256 matrices against float64, as a share of its largest entry.
 _FLOAT32_ERROR = 1e-5
-#: What "medium" sets for the CPU alone.
-_CPU_PRODUCTS = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]  # made when it is imported
 #: glibc's malloc.h
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3
 
 
 @contextmanager
-def applied(mode: Mode) -> Iterator[dict[str, str]]:
-    """Sets `mode` and yields what is in force, for the record; gives products back their precision afterwards.
+def applied(mode: Mode, on_cpu: bool = True) -> Iterator[dict[str, str]]:
+    """Sets `mode` for work on the CPU, or on another device, and yields what is in force, for the record; gives products back their precision afterwards.
 
     The choice for memory stays: glibc tells nobody what it was before.
 
@@ -41,23 +39,22 @@ def applied(mode: Mode) -> Iterator[dict[str, str]]:
     """
     if mode not in MODES:
         raise AttnbenchError(f"numerics is {' or '.join(MODES)}, got {mode!r}")
-    usual = torch.get_float32_matmul_precision()
+    before = torch.get_float32_matmul_precision()
     if mode == "stock":
-        yield {"mode": mode, "products": usual, "memory": "as the system has it"}
+        yield {"mode": mode, "products": before, "memory": "as the system has it"}
         return
-    before = _CPU_PRODUCTS.fp32_precision
     try:
-        yield {"mode": mode, "products": _faster_products(usual, before), "memory": _keep_blocks()}
+        yield {"mode": mode, "products": _faster_products(before) if on_cpu else before, "memory": _keep_blocks()}
     finally:
-        _CPU_PRODUCTS.fp32_precision = before
+        torch.set_float32_matmul_precision(before)
 
 
-def _faster_products(usual: str, before: str) -> str:
-    _CPU_PRODUCTS.fp32_precision = "bf16"
+def _faster_products(before: str) -> str:
+    torch.set_float32_matmul_precision("medium")
     if (error := product_error()) <= _FLOAT32_ERROR:
         return "medium"
-    _CPU_PRODUCTS.fp32_precision = before
-    return f"{usual} (medium: error {error:.1e})"
+    torch.set_float32_matmul_precision(before)
+    return f"{before} (medium: error {error:.1e})"
 
 
 def product_error() -> float:

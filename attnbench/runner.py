@@ -102,7 +102,10 @@ def execute(plan: Plan, settings: Settings) -> tuple[Record, Path]:
     with writing(settings.results):  # before hours of training, not after
         settings.results.mkdir(parents=True, exist_ok=True)
     # whatever draws from torch's own generators, the caller's are as before
-    with applied(settings.numerics) as in_force, seeded(plan.seed, "run"):
+    with (
+        applied(settings.numerics, assembly.device_of(settings.device).type == "cpu") as in_force,
+        seeded(plan.seed, "run"),
+    ):
         return _execute(plan, settings, _Start(time, in_force))
 
 
@@ -152,7 +155,7 @@ def probe(plan: Plan, device: str = "auto", numerics: Mode = "fast") -> Probe:
     Raises:
         AttnbenchError: what `run` would refuse.
     """
-    with applied(numerics), seeded(plan.seed, "run"):
+    with applied(numerics, assembly.device_of(device).type == "cpu"), seeded(plan.seed, "run"):
         trainer = _trainer(plan, Settings(device=device))
         parts = trainer.glance()
     budget, splits = plan.rules.budget, trainer.job.data.splits

@@ -74,7 +74,7 @@ def _begin(request: Mapping[str, Any], stack: ExitStack) -> tuple[Any, dict[str,
 
     setting = Setting.model_validate(request["setting"])
     torch.set_num_threads(setting.threads)
-    numerics = stack.enter_context(applied(setting.numerics))
+    numerics = stack.enter_context(applied(setting.numerics, setting.device == "cpu"))
     if "mechanism" in request:
         from attnbench.speed import selfcheck, work  # noqa: F401
 
