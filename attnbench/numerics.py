@@ -30,7 +30,8 @@ _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3
 
 @contextmanager
 def applied(mode: Mode, on_cpu: bool = True) -> Iterator[dict[str, str]]:
-    """Sets `mode` for work on the CPU, or on another device, and yields what is in force, for the record; gives products back their precision afterwards.
+    """Sets `mode` for work on the CPU, or on another device, and yields what is in force, for the record; gives
+    products back their precision afterwards.
 
     The choice for memory stays: glibc tells nobody what it was before.
 
