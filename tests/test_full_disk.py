@@ -203,11 +203,12 @@ def test_a_small_disk_that_is_filled_and_one_that_is_read_only(tmp_path: Path) -
 def test_a_report_replaces_the_one_before_it_whole_or_not_at_all(
     call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    Store(tmp_path / "results").write(make_record())
+    scores = {"unit": np.arange(5), "score": np.ones(5)}
+    Store(tmp_path / "results").write(make_record(), scores)
     words = ("report", "--results", "results", "--to", "pages")
     assert call(*words) == (0, "pages/report.md\n", "")
     before = (tmp_path / "pages" / "report.md").read_bytes()
-    Store(tmp_path / "results").write(make_record(label="local"))
+    Store(tmp_path / "results").write(make_record(label="local"), scores)
     with monkeypatch.context() as patch:
         refuse(patch, "report.md", errno.ENOSPC)
         code, out, err = call(*words)
