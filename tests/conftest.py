@@ -6,6 +6,7 @@ More threads cost time on tiny tensors.
 from __future__ import annotations
 
 import os
+import signal
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +23,9 @@ _scratch = pytest.StashKey[tempfile.TemporaryDirectory[str]]()
 
 def pytest_configure(config: pytest.Config) -> None:
     """Runs before any test module is imported, since torch and datasets read these when they are."""
+    # as a terminal has them: under nohup or in the background they are ignored, which children inherit
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     config.stash[_scratch] = scratch = tempfile.TemporaryDirectory(prefix="attnbench-tests-")
     os.environ["ATTNBENCH_DATA"] = os.path.join(scratch.name, "data")
     os.environ["ATTNBENCH_RESULTS"] = os.path.join(scratch.name, "results")
