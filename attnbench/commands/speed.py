@@ -24,7 +24,7 @@ EXAMPLES = (
     "attnbench speed -m dense -m hst --lengths 1k,4k,16k --set hst.block_size=32 --threads 1 --rounds 20   |   "
     "attnbench speed -m ./mine.py -m dense --lengths 512 --mode step --device cuda --dtype bf16 --to new.json   |   "
     "attnbench speed --from benchmark.json   |   attnbench speed --compare old.json new.json   |   "
-    "attnbench speed --compare old.json   (measures the same cells now)"
+    "attnbench speed --compare old.json"
 )
 _LENGTHS = "256,512,1k,2k,4k"
 
