@@ -88,7 +88,8 @@ def visible(text: str) -> str:
     return "".join(letter for letter in " ".join(text.split()) if letter.isprintable())
 
 
-_CSV_HEAD = [
+#: What a line of the CSV holds; docs/reading-results.md explains each.
+CSV_HEAD = [
     *("protocol", "protocol_version", "task", "task_options", "metric"),
     *("label", "options", "stale", "seeds", "n"),
     *("runs", "mean", "sd", "low", "high", "scope", "status"),
@@ -100,7 +101,7 @@ def to_csv(report: Report) -> str:
     """Long form: one line per entry, numbers in full precision, missing values empty."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(_CSV_HEAD)
+    writer.writerow(CSV_HEAD)
     for table in report.tables:
         for row in table.rows:
             for column, entry in zip(table.columns, row.entries, strict=True):

@@ -52,3 +52,14 @@ def test_every_trap_names_tests_that_exist() -> None:
         for path, function in named:
             tree = ast.parse((ROOT / path).read_text("utf-8"))
             assert function in {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}, (path, function)
+
+
+def test_every_column_of_the_report_is_explained() -> None:
+    from attnbench.tables import CSV_HEAD
+
+    page = (ROOT / "docs" / "reading-results.md").read_text("utf-8")
+    explained = set(re.findall(r"`(\w+)`", page.split("CSV and JSON have further columns")[1].split("##")[0]))
+    assert set(CSV_HEAD) <= explained
+    assert {"mechanism", "mixer parameters", "mean rank", "chance", "best trivial", "separates"} <= set(
+        re.findall(r"^\| \*([\w ]+)\*", page, re.MULTILINE)
+    )
