@@ -3,6 +3,8 @@ VENV ?= .venv
 RESULTS ?= results/demo
 # Extra words for the `pip install` of torch alone, such as the index of its CPU builds.
 TORCH_FLAGS ?=
+# Processes of the tests; a file is one process's.
+TEST_PROCESSES ?= auto
 
 ifndef PYTHON
 PYTHON := $(shell for p in python3.11 python3; do \
@@ -12,6 +14,7 @@ endif
 BIN := $(VENV)/bin
 ATTNBENCH := $(BIN)/attnbench
 INSTALLED := $(VENV)/.installed
+PYTEST := $(BIN)/pytest -n $(TEST_PROCESSES) --maxprocesses 8 --dist loadfile --ignore tests/benchmarks
 PIP_INSTALL := $(BIN)/python -m pip install -c constraints.txt
 
 .DEFAULT_GOAL := help
@@ -36,10 +39,10 @@ demo: venv  ## Pathfinder with ERNIE-Sparse, then three mechanisms compared on r
 	$(ATTNBENCH) report --results $(RESULTS)
 
 test: venv  ## The tests, without those marked slow, gpu or slurm
-	$(BIN)/pytest -m "not slow and not gpu and not slurm" --ignore tests/benchmarks
+	$(PYTEST) -m "not slow and not gpu and not slurm"
 
 test-slow: venv  ## The tests marked slow
-	$(BIN)/pytest -m "slow and not gpu and not slurm" --ignore tests/benchmarks || [ $$? -eq 5 ]  # 5: there are none
+	$(PYTEST) -m "slow and not gpu and not slurm" || [ $$? -eq 5 ]  # 5: there are none
 
 bench: venv  ## Time what tests/benchmarks holds
 	$(BIN)/pytest tests/benchmarks --benchmark-only -s  # -s: ratios are printed as they come

@@ -15,7 +15,7 @@ import typer
 from attnbench import protocol as protocols
 from attnbench import registry, scaffold, screen
 from attnbench import suite as suites
-from attnbench.commands import check, compare, data, records, report, run, show, speed, sweep
+from attnbench.commands import check, compare, data, records, report, run, show, speed, study, sweep
 from attnbench.commands.shared import Json, Results, print_json
 from attnbench.errors import AttnbenchError, Terminated, describe
 from attnbench.record import Record
@@ -33,6 +33,7 @@ app = typer.Typer(
 
 app.command(epilog=run.EXAMPLES)(run.run)
 app.command(epilog=sweep.EXAMPLES)(sweep.sweep)
+app.command(epilog=study.EXAMPLES)(study.study)
 app.command(epilog=show.EXAMPLES)(show.show)
 app.add_typer(data.app, name="data")
 app.command(epilog=check.EXAMPLES)(check.check)

@@ -97,17 +97,22 @@ def of_column(cells: Mapping[str, Mapping[int, Scores]]) -> list[Difference]:
 
 
 def adjust(found: Sequence[Difference]) -> list[Difference]:
-    """The same with Holm's correction (1979) over all of them."""
+    """The same with Holm's correction over all of them."""
+    p_values = holm([one.p for one in found])
+    return [replace(one, adjusted=p) for one, p in zip(found, p_values, strict=True)]
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Adjusted by Holm (1979), in the same order."""
     from statsmodels.stats.multitest import multipletests
 
-    if not found:
+    if not p_values:
         return []
     gc.freeze()  # multipletests collects garbage, which with thousands of records takes longer than all differences
     try:
-        adjusted = multipletests([one.p for one in found], method="holm")[1]
+        return [float(p) for p in multipletests(list(p_values), method="holm")[1]]
     finally:
         gc.unfreeze()
-    return [replace(one, adjusted=float(p)) for one, p in zip(found, adjusted, strict=True)]
 
 
 def tied_with_best(means: Mapping[str, float], differences: Iterable[Difference]) -> dict[str, bool]:

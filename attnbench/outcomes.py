@@ -15,7 +15,7 @@ from attnbench.record import FINISHED, Record, Status
 from attnbench.recording import Subject
 from attnbench.store import Store
 from attnbench.suite import Suite
-from attnbench.survey import Planned, Survey, Variant
+from attnbench.survey import Survey, Variant
 
 #: done: finished earlier. kept: ended otherwise earlier. not run: it cannot be. elsewhere: another process is at it.
 How = Literal["done", "kept", "ran", "not run", "stopped", "not begun", "elsewhere"]
@@ -55,15 +55,27 @@ class History:
 
 
 def runs_of(suite: Suite, survey: Survey) -> list[Run]:
-    """In order: trials first, for cells that can run; then whole seeds over all cells."""
+    """In order: trials first, of cells that can run and lead their group; then whole seeds over all cells."""
+    first = leaders(suite, survey)
     trials = [
         Run(place, seed, trial)
         for seed in (suite.tuning.seeds if suite.tuning else [])
         for place, cell in enumerate(survey.cells)
-        if cell.refusal is None
+        if cell.refusal is None and first[place] == place
         for trial in range(len(cell.variants))
     ]
     return trials + [Run(place, seed) for seed in suite.seeds for place in range(len(survey.cells))]
+
+
+def leaders(suite: Suite, survey: Survey) -> list[int]:
+    """For every cell the one whose trials choose for it: the first that can run of those that share a choice."""
+    share = suite.tuning.share if suite.tuning else []
+    groups = [cell.group(share) if share else str(place) for place, cell in enumerate(survey.cells)]
+    first: dict[str, int] = {}
+    for place, cell in enumerate(survey.cells):
+        if cell.refusal is None:
+            first.setdefault(groups[place], place)
+    return [first.get(group, place) for place, group in enumerate(groups)]
 
 
 def subject_of(variant: Variant, run: Run) -> Subject:
@@ -77,10 +89,9 @@ def of_record(how: How, path: Path, record: Record, seconds: float | None = None
     return Outcome(how, record.status, record.reason, score, path, _seconds(record) if seconds is None else seconds)
 
 
-def chosen(cell: Planned, tried: Mapping[Run, Outcome]) -> Variant | str:
-    """The variant with the best mean validation score, the first of equals; one that failed on a seed is out.
-
-    Where none is left, the reason.
+def chosen(tried: Mapping[Run, Outcome]) -> int | str:
+    """The place of the variant with the best mean validation score, the first of equals. One that failed on a seed is
+    out; where none is left, the reason.
     """
     scores: dict[int, list[float | None]] = defaultdict(list)
     for run, outcome in tried.items():
@@ -92,7 +103,7 @@ def chosen(cell: Planned, tried: Mapping[Run, Outcome]) -> Variant | str:
         if None not in found
     }
     if means:
-        return cell.variants[max(means, key=means.__getitem__)]
+        return max(means, key=means.__getitem__)
     first = next(outcome for outcome in tried.values() if not outcome.finished)
     return f"none of the values to choose from finished all trials; {first.status}: {first.reason}"
 

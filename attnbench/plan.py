@@ -114,4 +114,4 @@ def _tuned(tuning: Tuning, divided: Mapping[str, Mapping[str, Any]], resolved: R
         if key not in divided[section] or value not in values:
             raise AttnbenchError(f"tuning {name}: give one of {values} with --set {name}=...")
         chosen[name] = value
-    return Tuned(grid=tuning.grid, seeds=tuning.seeds, trials=len(tuning.points) * len(tuning.seeds), chosen=chosen)
+    return Tuned(**tuning.model_dump(), trials=len(tuning.points) * len(tuning.seeds), chosen=chosen)

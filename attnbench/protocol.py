@@ -164,7 +164,7 @@ def resolve(
     if tuning is not None:
         changed = {key: value for key, value in changed.items() if key not in tuning.grid}
     if tuning != (protocol.tuning and check_tuning(protocol, task, mechanism, protocol.tuning)):
-        changed["tuning"] = tuning and tuning.model_dump(mode="json")
+        changed["tuning"] = tuning and tuning.model_dump(mode="json", exclude_defaults=True)
     name = protocol.name
     if changed:
         name += "-" + hashlib.sha256(canonical(changed).encode()).hexdigest()[:6]
@@ -198,7 +198,7 @@ def check_tuning(protocol: Protocol, task: str, mechanism: str, tuning: Tuning) 
         raise AttnbenchError("tuning needs at least one key with its values, and a seed")
     if min(tuning.seeds) < 0 or len(set(tuning.seeds)) < len(tuning.seeds):
         raise AttnbenchError(f"tuning seeds: different whole numbers from 0 on, got {tuning.seeds}")
-    return Tuning(grid=grid, seeds=tuning.seeds)
+    return tuning.model_copy(update={"grid": grid})
 
 
 def _check_keys(protocol: Protocol) -> None:

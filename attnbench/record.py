@@ -85,10 +85,14 @@ class Spec(_Frozen):
 
 
 class Tuning(_Frozen):
-    """The same for every cell of a column: all values of the grid, by key such as `budget.lr`, tried on these seeds."""
+    """The same for every cell of a column: all values of the grid, by key such as `budget.lr`, tried on these seeds.
+
+    Cells that differ in the options `share` only have the trials and the choice of one of them.
+    """
 
     grid: dict[str, list[Any]]
     seeds: list[int]
+    share: list[str] = []
 
     @property
     def points(self) -> list[dict[str, Any]]:
@@ -101,6 +105,11 @@ class Tuned(Tuning):
 
     trials: int
     chosen: dict[str, Any]
+
+    @property
+    def asked(self) -> Tuning:
+        """What all cells of the column have in common."""
+        return Tuning(grid=self.grid, seeds=self.seeds, share=self.share)
 
 
 class Quality(_Frozen):

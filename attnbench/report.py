@@ -171,7 +171,7 @@ def build(records: Iterable[Record]) -> Report:
         stale = any(newest[key] != value for key, value in _sources(record))
         task, protocol = record.spec.task, record.spec.protocol
         run = _Run(record, (task.name, canonical(task.options)), _values(record), stale)
-        tuning = record.tuning and Tuning(grid=record.tuning.grid, seeds=record.tuning.seeds).model_dump(mode="json")
+        tuning = record.tuning and record.tuning.asked.model_dump(mode="json")
         asked = canonical([protocol.seeds, protocol.parameters_within, tuning])  # of a file that was edited
         protocols[protocol.name, protocol.version, canonical(protocol.changes), asked].append(run)
     return Report(tuple(_table(*protocol[:3], protocols[protocol]) for protocol in sorted(protocols)))
@@ -268,7 +268,7 @@ def _oversized(row: Row, columns: tuple[Column, ...], within: float | None) -> l
 
 def _describe_tuning(changes: Mapping[str, Any], runs: list[_Run]) -> str:
     """What every cell chose from: the protocol's, or the user's in its stead."""
-    tuned = [Tuning(grid=run.record.tuning.grid, seeds=run.record.tuning.seeds) for run in runs if run.record.tuning]
+    tuned = [run.record.tuning.asked for run in runs if run.record.tuning]
     found = changes["tuning"] if "tuning" in changes else next((one.model_dump() for one in tuned), None)
     if found is None:
         return "no, though the protocol asks for it" if "tuning" in changes else ""
@@ -277,7 +277,8 @@ def _describe_tuning(changes: Mapping[str, Any], runs: list[_Run]) -> str:
     except ValueError:  # of another program
         return canonical(found)
     grid = ", ".join(f"{key} from {', '.join(map(str, values))}" for key, values in tuning.grid.items())
-    return f"{grid}; by validation on seed {', '.join(map(str, tuning.seeds))}"
+    shared = f"; one choice for cells that differ in {', '.join(tuning.share)} only" if tuning.share else ""
+    return f"{grid}; by validation on seed {', '.join(map(str, tuning.seeds))}{shared}"
 
 
 def _apart(runs: list[_Run]) -> dict[str, set[_Path]]:

@@ -9,7 +9,7 @@ from typing import Any
 from attnbench import plan as plans
 from attnbench.difference import Difference, compare
 from attnbench.errors import AttnbenchError
-from attnbench.record import FINISHED, Record, Tuning
+from attnbench.record import FINISHED, Record
 from attnbench.runner import Settings, execute
 
 #: Statuses that the machine or the clock decided: to run such a cell again proves nothing.
@@ -55,7 +55,7 @@ def plan_of(record: Record, mechanism: str | None = None, task: str | None = Non
         regularizer="+".join(choice.name for choice in spec.regularizer),
         protocol=spec.protocol.name.rpartition("-")[0] if spec.protocol.changes else spec.protocol.name,
         settings=settings,
-        tuning=record.tuning and Tuning(grid=record.tuning.grid, seeds=record.tuning.seeds),
+        tuning=record.tuning and record.tuning.asked,
     )
     return replace(made, label=record.label)
 

@@ -44,7 +44,7 @@ class Examples:
 
     def of_entry(self, entry: Entry) -> _Cell:
         """For each seed that has them."""
-        read = {seed: self._read(name) for seed, name in entry.scored}
+        read = {seed: self.of_record(name) for seed, name in entry.scored}
         return {seed: found for seed, found in read.items() if found is not None}
 
     def data(self, entry: Entry) -> tuple[str, str]:
@@ -52,7 +52,8 @@ class Examples:
         task = self.found[entry.ids[0]][1].spec.task
         return task.name, task.data_key
 
-    def _read(self, name: str) -> tuple[np.ndarray, Scores] | None:
+    def of_record(self, name: str) -> tuple[np.ndarray, Scores] | None:
+        """The numbers of its examples and their scores, or None."""
         path, record = self.found[name]
         try:
             arrays = load_predictions(path, record) if record.predictions else {}

@@ -77,10 +77,13 @@ class Single(_Part):
 
 
 class Tune(BaseModel):
-    """`grid` holds the keys beside `seeds`. Without seeds the suite's first is taken."""
+    """`grid` holds the keys beside the others. Without seeds the suite's first is taken. Cells that differ in the keys
+    of `share` only have one choice, by the trials of the first of them.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     seeds: Seeds | None = None
+    share: Names = []
     grid: Choices = {}
 
     @model_validator(mode="before")
@@ -88,10 +91,10 @@ class Tune(BaseModel):
     def _beside_the_seeds(cls, value: Any) -> Any:
         if not isinstance(value, dict) or not value:
             return value
-        grid = {key: values for key, values in value.items() if key != "seeds"}
+        grid = {key: values for key, values in value.items() if key not in ("seeds", "share")}
         if not grid:
             raise ValueError('names no value to choose, such as "budget.lr" = [0.001, 0.003]')
-        return {"grid": grid, "seeds": value.get("seeds")}
+        return {"grid": grid, "seeds": value.get("seeds"), "share": value.get("share", [])}
 
 
 class Suite(_Part):
@@ -108,6 +111,8 @@ class Suite(_Part):
     options: Choices = {}
     cells: list[Single] = []
     tune: Tune = Tune()
+    values: dict[str, Value] = {}
+    under: dict[str, dict[str, Any]] = {}
     folder: Path = Field(default=Path(), exclude=True)
 
     @model_validator(mode="after")
@@ -133,7 +138,7 @@ class Suite(_Part):
             if twice := sorted(given & found.grid.keys()) if found else []:
                 raise AttnbenchError(f"{twice[0]} is set, and protocol {self.protocol} chooses it by validation")
             return found
-        return Tuning(grid=grid, seeds=self.tune.seeds or self.seeds[:1])
+        return Tuning(grid=grid, seeds=self.tune.seeds or self.seeds[:1], share=self.tune.share)
 
     def where(self, reference: str) -> str:
         """A file is looked for beside the suite; a name or a class is itself."""
@@ -170,11 +175,12 @@ def _is_suite(file: Any) -> bool:
     return str(file.name).endswith(".toml")
 
 
-def load(reference: str) -> Suite:
-    """A suite from a `.toml` file, or by the name of one that comes with attnbench.
+def load(reference: str, protocol: str | None = None) -> Suite:
+    """A suite from a `.toml` file, or by the name of one that comes with attnbench; under a protocol that is not its
+    own, with the keys that its table `under.PROTOCOL` has in place of the others.
 
     Raises:
-        AttnbenchError: no such file or name, no TOML, or a key or value that no suite has.
+        AttnbenchError: no such file, name or protocol in it, no TOML, or a key or value that no suite has.
     """
     if not reference.endswith(".toml"):
         if reference not in packaged():
@@ -185,7 +191,13 @@ def load(reference: str) -> Suite:
         found = tomllib.loads(path.read_text("utf-8"))
         if "folder" in found:
             raise UnknownName("key", "folder", _keys(Suite))
-        return Suite.model_validate({**found, "folder": path.parent})
+        suite = Suite.model_validate({**_filled(found), "folder": path.parent})
+        if protocol is None or protocol == suite.protocol:
+            return suite
+        if protocol not in suite.under:
+            raise UnknownName(f"protocol that {suite.name} has sizes for", protocol, [suite.protocol, *suite.under])
+        other = {key: value for key, value in found.items() if key != "under"} | found["under"][protocol]
+        return Suite.model_validate({**_filled(other), "protocol": protocol, "folder": path.parent})
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise AttnbenchError(f"{path}: not valid TOML: {error}") from None
     except OSError as error:
@@ -194,6 +206,24 @@ def load(reference: str) -> Suite:
         raise AttnbenchError(f"{path}: {_fault(error)}") from None
     except AttnbenchError as error:
         raise AttnbenchError(f"{path}: {error}") from None
+
+
+def _filled(found: dict[str, Any]) -> dict[str, Any]:
+    """With the value of `values` in place of every text such as "$steps"."""
+    values = found.get("values", {})
+
+    def fill(part: Any) -> Any:
+        if isinstance(part, dict):
+            return {key: fill(value) for key, value in part.items()}
+        if isinstance(part, list):
+            return [fill(value) for value in part]
+        if isinstance(part, str) and part.startswith("$"):
+            if not isinstance(values, dict) or part[1:] not in values:
+                raise UnknownName("value", part, [f"${name}" for name in values])
+            return values[part[1:]]
+        return part
+
+    return {key: value if key in ("values", "under") else fill(value) for key, value in found.items()}
 
 
 def _keys(kind: type[BaseModel]) -> list[str]:

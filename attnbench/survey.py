@@ -10,7 +10,7 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from pydantic import BaseModel
 from attnbench import suite as suites
 from attnbench.errors import AttnbenchError, Terminated, Unsupported, describe, is_out_of_memory
 from attnbench.executor import cores, ending
-from attnbench.record import Tuning
+from attnbench.record import Tuning, canonical
 from attnbench.recording import Subject
 from attnbench.suite import Asked, Suite, as_text
 
@@ -49,6 +49,11 @@ class Planned(BaseModel, frozen=True):
     def task_name(self) -> str:
         return self.variants[0].subject.spec.task.name if self.variants else self.task
 
+    def group(self, share: Collection[str]) -> str:
+        """Equal for cells that differ in these settings only."""
+        rest = [(key, value) for key, value in self.settings if key not in share]
+        return canonical([self.mechanism, self.task, self.regularizer, sorted(rest)])
+
     @property
     def detail(self) -> str:
         """What sets this cell apart besides its label and task."""
@@ -65,6 +70,7 @@ class Survey(BaseModel, frozen=True):
 
 class _Request(BaseModel):
     suite: str
+    protocol: str | None
     device: str
     prepare: bool
     unbuilt: set[str] = set()
@@ -163,13 +169,13 @@ def _data_key(plan: Any, prepare: bool, at: Callable[[str], None]) -> str:
     return data.load(task, options, workers=cores()).key
 
 
-def take_apart(reference: str, device: str = "auto", *, prepare: bool = True) -> Survey:
+def take_apart(reference: str, device: str = "auto", *, prepare: bool = True, protocol: str | None = None) -> Survey:
     """`take` in a process of its own, again without the mechanism that ended it.
 
     Raises:
         AttnbenchError: besides, the process ended while it loaded plugins or prepared data.
     """
-    request = _Request(suite=reference, device=device, prepare=prepare)
+    request = _Request(suite=reference, protocol=protocol, device=device, prepare=prepare)
     while True:
         with tempfile.TemporaryDirectory(prefix="attnbench-") as scratch:
             code = _call(request, Path(scratch))
@@ -205,7 +211,7 @@ def _main(request: str, folder: str) -> None:
         (scratch / "at").write_text(where, "utf-8")
 
     try:
-        suite = suites.load(wanted.suite)
+        suite = suites.load(wanted.suite, wanted.protocol)
         found: dict[str, Any] = take(
             suite, wanted.device, prepare=wanted.prepare, unbuilt=wanted.unbuilt, at=at
         ).model_dump(mode="json")

@@ -78,7 +78,8 @@ class Sweep:
         self._begun: set[int] = set()
         self._out_of_time = False
         self._failed_ways: dict[Run, int] = {}  # how many ways to go on could not be gone
-        self._choices: dict[int, Variant | str] = {}
+        self._choices: dict[int, int | str] = {}
+        self._leaders = outcomes.leaders(self.suite, self.survey)
         self._kill_at: float | None = None
         self._impatient = False
 
@@ -151,13 +152,15 @@ class Sweep:
             return cell.refusal or ""
         if cell.refusal is not None or not self.suite.tuning:
             return cell.variants[0]
-        if run.cell not in self._choices:
-            trials = self._trials(run.cell)
+        leader = self._leaders[run.cell]
+        if leader not in self._choices:
+            trials = self._trials(leader)
             over = {one: self.outcomes[one] for one in trials if one in self.outcomes and self.outcomes[one].status}
             if len(over) < len(trials):
                 return None
-            self._choices[run.cell] = outcomes.chosen(cell, over)
-        return self._choices[run.cell]
+            self._choices[leader] = outcomes.chosen(over)
+        choice = self._choices[leader]
+        return choice if isinstance(choice, str) else cell.variants[choice]
 
     def _trials(self, cell: int) -> list[Run]:
         return [run for run in self.runs if run.cell == cell and run.trial is not None]
@@ -183,7 +186,7 @@ class Sweep:
         if not cell.variants:
             return Outcome("not run", "unsupported", cell.refusal)
         if isinstance(variant, str):
-            statuses = [self.outcomes[one].status for one in self._trials(run.cell)]
+            statuses = [self.outcomes[one].status for one in self._trials(self._leaders[run.cell])]
             bad = next((status for status in statuses if status not in (None, *FINISHED)), None)
             return self._record("not run", run, cell.variants[0], bad or "failed", variant)
         if cell.refusal is not None:

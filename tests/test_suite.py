@@ -131,6 +131,20 @@ def test_files_are_looked_for_beside_the_suite(write: Write, tmp_path: Path, mon
     assert cell.variants[0].subject.origin["mechanism"] == "file mine.py"
 
 
+def test_a_suite_under_another_protocol_has_the_keys_it_says(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(HEAD + "[set]\nmodel.dim = 8\n[under.attnbench-1]\nseeds = 7\n[under.attnbench-1.set]\n", "utf-8")
+    usual, other = suites.load(str(path)), suites.load(str(path), "attnbench-1")
+    assert usual == suites.load(str(path), "quick") and usual.set == {"model.dim": 8}
+    assert (other.protocol, len(other.seeds), other.set) == ("attnbench-1", 7, {})
+    assert (other.tasks, other.mechanisms, other.under) == (usual.tasks, usual.mechanisms, {})
+    with pytest.raises(AttnbenchError, match="lra-2021.*attnbench-1, quick"):
+        suites.load(str(path), "lra-2021")
+    path.write_text(HEAD + "[under.attnbench-1]\nsedes = 7\n", "utf-8")
+    with pytest.raises(AttnbenchError, match=r"mine\.toml: .*sedes"):
+        suites.load(str(path), "attnbench-1")
+
+
 def test_a_cell_that_cannot_run_here_is_kept_with_the_reason(write: Write, tmp_path: Path) -> None:
     (tmp_path / "needs.py").write_text("import nowhere_to_be_found\n", "utf-8")
     source = (ROOT / "mechanisms" / "dense.py").read_text("utf-8")

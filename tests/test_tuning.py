@@ -171,6 +171,22 @@ def test_of_equals_the_first_is_chosen_and_seeds_are_averaged(play: Play) -> Non
     assert [(values, trials) for _, values, trials in board.choices(sweep)] == [({"budget.lr": 0.2}, 6)] * 2
 
 
+def test_cells_that_share_a_choice_run_what_the_trials_of_the_first_chose(play: Play) -> None:
+    text = TUNED + 'share = ["task.length"]\n[options]\n"task.length" = [64, 72, 80]\n'
+    sweep = play(text, stage := Stage(best_at({"dense": 0.3, "local": 0.2})))
+    tried = [job.words for job in stage.jobs if "--trial" in job.words]
+    assert len(tried) == 2 * 3 and all("task.length=64" in found for found in tried)
+    rates = {"dense": "budget.lr=0.3", "local": "budget.lr=0.2"}
+    ran = [job.words for job in stage.jobs if "--trial" not in job.words]
+    assert len(ran) == 2 * 3 * 2 and all(rates[found[2]] in found for found in ran)
+    tuned_by = [read(out.path).tuning for run, out in sweep.outcomes.items() if out.path and run.trial is None]
+    assert {(one.trials, *one.share) for one in tuned_by if one} == {(3, "task.length")}
+    alone = play(TUNED + '[options]\n"task.length" = [64, 72, 80]\n', Stage())
+    assert sum(run.trial is not None for run in alone.runs) == 2 * 3 * 3
+    names = {read(out.path).spec.protocol.name for one in (sweep, alone) for out in one.outcomes.values() if out.path}
+    assert len(names) == 2, "a shared choice is another rule"
+
+
 def test_a_value_that_fails_on_a_seed_is_out_and_is_no_failure_of_the_sweep(play: Play) -> None:
     def answer(subject: Subject) -> Answer:
         return ("diverged", 0.99) if lr(subject) == 0.3 else ("ok", lr(subject))

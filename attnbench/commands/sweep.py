@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict
 from enum import StrEnum, auto
 from pathlib import Path
@@ -13,6 +14,7 @@ import typer
 
 from attnbench import screen
 from attnbench.commands.shared import Json, Results, print_json, seconds_of
+from attnbench.errors import AttnbenchError
 
 if TYPE_CHECKING:
     from attnbench.sweep import Sweep
@@ -35,29 +37,43 @@ class Retry(StrEnum):
     failed = auto()
 
 
+Workers = Annotated[
+    int | None,
+    typer.Option("--workers", min=1, help="Runs at a time.", show_default="the GPUs, or the cores / threads"),
+]
+Threads = Annotated[int, typer.Option("--threads", min=1, help="Of each run. Another number rounds sums otherwise.")]
+Budget = Annotated[
+    str | None, typer.Option("--budget", metavar="TIME", help="Begin only whole seeds that fit, e.g. 30m, 8h.")
+]
+Device = Annotated[str, typer.Option("--device", help="auto, cpu or cuda.")]
+Numerics = Annotated[
+    Literal["fast", "stock"],
+    typer.Option("--numerics", help="CPU settings: fast (as exact, checked at the start) or stock."),
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the plan with estimates and stop.")]
+NoProbe = Annotated[bool, typer.Option("--no-probe", help="With --dry-run: no estimates by short probes.")]
+
+
 def sweep(
     suite: Annotated[str, typer.Argument(help="A .toml file, or the name of a suite that comes with attnbench.")],
-    results: Results = Path("results"),
-    workers: Annotated[
-        int | None, typer.Option(min=1, help="Runs at a time.", show_default="the GPUs, or the cores / threads")
+    protocol: Annotated[
+        str | None, typer.Option("--protocol", "-p", help="One that the suite has other sizes for, under `under`.")
     ] = None,
-    threads: Annotated[int, typer.Option(min=1, help="Of each run. Another number rounds sums otherwise.")] = 1,
+    results: Results = Path("results"),
+    workers: Workers = None,
+    threads: Threads = 1,
     retry: Annotated[
         list[Retry], typer.Option("--retry", metavar="STATUS", help="Run again what ended so; repeat it.")
     ] = [],  # noqa: B006  typer copies it
-    budget: Annotated[
-        str | None, typer.Option("--budget", metavar="TIME", help="Begin only whole seeds that fit, e.g. 30m, 8h.")
-    ] = None,
+    budget: Budget = None,
     max_time: Annotated[
         str | None, typer.Option("--max-time", metavar="TIME", help="Training time of each run, e.g. 90s, 10m, 2h.")
     ] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    numerics: Annotated[
-        Literal["fast", "stock"], typer.Option(help="CPU settings: fast (as exact, checked at the start) or stock.")
-    ] = "fast",
+    device: Device = "auto",
+    numerics: Numerics = "fast",
     executor: Annotated[Where, typer.Option(help="Where the runs take place.")] = Where.local,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan with estimates and stop.")] = False,
-    no_probe: Annotated[bool, typer.Option("--no-probe", help="With --dry-run: no estimates by short probes.")] = False,
+    dry_run: DryRun = False,
+    no_probe: NoProbe = False,
     as_json_: Json = False,
 ) -> None:
     """Run all cells of a suite: mechanisms x regularizers x tasks x options x seeds.
@@ -65,30 +81,47 @@ def sweep(
     What is finished is left alone; what failed is kept and listed. Stop with Ctrl-C: the same command goes on.
     Exit 0 when no run failed, 1 when one did.
     """
+    planned = plan(
+        suite, protocol=protocol, results=results, workers=workers, threads=threads, retry=retry, budget=budget,
+        max_time=max_time, device=device, numerics=numerics, prepare=not no_probe,
+    )  # fmt: skip
+    if no_probe and not dry_run:
+        raise AttnbenchError("--no-probe goes with --dry-run")
+    if dry_run:
+        return foretell(planned, not no_probe, seconds_of("--budget", budget), as_json_)
+    perform(planned)
+    _show(planned, as_json_)
+    raise typer.Exit(exit_code(planned))
+
+
+def plan(
+    suite: str, *, protocol: str | None = None, results: Path, workers: int | None = None, threads: int = 1,
+    retry: Sequence[Retry] = (), budget: str | None = None, max_time: str | None = None, device: str = "auto",
+    numerics: str = "fast", prepare: bool = True,
+) -> Sweep:  # fmt: skip
+    """The sweep that these options ask for; nothing of it has run.
+
+    Raises:
+        AttnbenchError: a fault of the suite or of an option.
+    """
     from attnbench import suite as suites
     from attnbench import survey as surveys
-    from attnbench.errors import AttnbenchError
     from attnbench.executor import LocalExecutor, workers_for
     from attnbench.sweep import Settings, Sweep
 
-    if no_probe and not dry_run:
-        raise AttnbenchError("--no-probe goes with --dry-run")
     limit, per_run = seconds_of("--budget", budget), seconds_of("--max-time", max_time)
-    wanted = suites.load(suite)
-    survey = surveys.take_apart(suite, device, prepare=not no_probe)
+    wanted = suites.load(suite, protocol)
+    survey = surveys.take_apart(suite, device, prepare=prepare, protocol=protocol)
     words = ["--device", device, "--numerics", numerics, *(["--max-time", f"{per_run:g}s"] if per_run else [])]
-    planned = Sweep(
+    return Sweep(
         suite=wanted,
         survey=survey,
         executor=LocalExecutor(workers or workers_for(threads, survey.gpus), threads, survey.gpus),
         settings=Settings(results, frozenset(status.value for status in retry), limit, tuple(words)),
     )
-    if dry_run:
-        return _foretell(planned, not no_probe, limit, as_json_)
-    return _run(planned, as_json_)
 
 
-def _foretell(planned: Sweep, probe: bool, budget: float | None, as_json: bool) -> None:
+def foretell(planned: Sweep, probe: bool, budget: float | None, as_json: bool) -> None:
     from attnbench import forecast
 
     found = forecast.take(planned, probe=probe)
@@ -101,7 +134,8 @@ def _foretell(planned: Sweep, probe: bool, budget: float | None, as_json: bool) 
     return None
 
 
-def _run(planned: Sweep, as_json: bool) -> None:
+def perform(planned: Sweep) -> None:
+    """Runs what is left, and shows how it goes."""
     from attnbench import board
     from attnbench.files import writing
 
@@ -110,12 +144,19 @@ def _run(planned: Sweep, as_json: bool) -> None:
     with board.Board() as shown:
         planned.watch = shown
         planned()
+
+
+def _show(planned: Sweep, as_json: bool) -> None:
+    from attnbench import board
+
     if as_json:
-        print_json(board.as_json(planned))
-    else:
-        screen.put(board.summary(planned))
-        print("\n".join(board.closing(planned)))
+        return print_json(board.as_json(planned))
+    screen.put(board.summary(planned))
+    return print("\n".join(board.closing(planned)))
+
+
+def exit_code(planned: Sweep) -> int:
     if planned.stopped_by is not None:
         print(f"stopped by {signal.Signals(planned.stopped_by).name}; the same command goes on", file=sys.stderr)
-        raise typer.Exit(128 + planned.stopped_by)
-    raise typer.Exit(1 if planned.failed else 0)
+        return 128 + planned.stopped_by
+    return 1 if planned.failed else 0

@@ -20,8 +20,6 @@ ROWS_FOR_RANKS = 3
 
 
 _FRONT: dict[str, Any] = {"color": "0.55", "linewidth": 1.2}
-#: What the two lines across a panel are.
-_LEVELS = {"best trivial": "--", "chance": ":"}
 
 
 def order(runs: pd.DataFrame) -> list[str]:
@@ -62,7 +60,7 @@ def against_cost(runs: pd.DataFrame, table: Table, cost: str, label: str, *, les
     handles = [
         Line2D([], [], color=look.colour, marker=look.marker, linestyle="", markersize=8) for look in looks.values()
     ]
-    style.legend(figure, [*handles, Line2D([], [], **_FRONT)], [*names, "cost front"], _LEVELS)
+    style.legend(figure, [*handles, Line2D([], [], **_FRONT)], [*names, "cost front"], style.LEVELS)
     return figure
 
 
@@ -99,7 +97,7 @@ def _levels(axes: Axes, table: Table, task: str) -> None:
     """Chance and the best trivial level as lines."""
     for column in table.columns:
         if column.title == task:
-            for level, dash in zip((column.trivial, column.chance), _LEVELS.values(), strict=True):
+            for level, dash in zip((column.trivial, column.chance), style.LEVELS.values(), strict=True):
                 if level is not None:
                     axes.axhline(level, color="0.45", linewidth=0.9, linestyle=dash, zorder=0)
 
@@ -127,7 +125,9 @@ def learning_curves(curves: pd.DataFrame, runs: pd.DataFrame, table: Table) -> F
                 axes.fill_between(steps.index, steps["min"], steps["max"], color=look.colour, alpha=0.15, linewidth=0)
         _levels(axes, table, task)
         axes.set(xlabel="step", ylabel="validation score")
-    style.legend(figure, [Line2D([], [], color=k.colour, linestyle=k.dash) for k in looks.values()], names, _LEVELS)
+    style.legend(
+        figure, [Line2D([], [], color=k.colour, linestyle=k.dash) for k in looks.values()], names, style.LEVELS
+    )
     return figure
 
 

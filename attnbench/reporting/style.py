@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p", "h")
 DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (6, 2, 1, 2)), (0, (3, 1, 1, 1, 1, 1)))
+#: What the two lines across a panel are, and their dashes.
+LEVELS = {"best trivial": "--", "chance": ":"}
 #: In SVG, ids of elements are made from this and not from chance.
 _SALT = "attnbench"
 #: Inches: width and height of a panel, width of the legend.

@@ -1,0 +1,114 @@
+"""The figures of studies: points of single seeds behind their means, told apart without colours too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from attnbench.reporting import style
+from attnbench.studies.measures import Estimate
+from attnbench.studies.study import Arms
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True)
+class Series:
+    """One line: values by x, then by seed."""
+
+    name: str
+    values: Mapping[float, Mapping[int, float]]
+
+
+def points(
+    panels: Mapping[str, Sequence[Series]], arms: Arms, label: str, *, doubling: bool = False, levels: bool = True
+) -> Figure | None:
+    """A panel for each x axis, by its label: mean lines, and every seed as a small point. With `doubling` the axis is
+    that of log2(1 + x).
+    """
+    from matplotlib.lines import Line2D
+
+    names = list(dict.fromkeys(one.name for series in panels.values() for one in series if any(one.values.values())))
+    if not names:
+        return None
+    looks = style.looks(names)
+    figure, grid = style.panels(list(panels))
+    for axes, (title, series) in zip(grid, panels.items(), strict=True):
+        drawn = [one for one in series if any(one.values.values())]
+        for place, one in enumerate(drawn):
+            _line(axes, one, looks[one.name], (place - (len(drawn) - 1) / 2) * 0.06 if doubling else 0.0, doubling)
+        if doubling:
+            ticks = sorted({x for one in drawn for x, values in one.values.items() if values})
+            axes.set_xticks(np.log2(1 + np.array(ticks)), [f"{x:g}" for x in ticks])
+        if levels:
+            _levels(axes.axhline, arms)
+        axes.set_title("")
+        axes.set(xlabel=title, ylabel=label)
+    handles = [
+        Line2D([], [], color=look.colour, linestyle=look.dash, marker=look.marker, markersize=6)
+        for look in looks.values()
+    ]
+    style.legend(figure, handles, names, style.LEVELS if levels else {})
+    return figure
+
+
+def _line(axes: Axes, one: Series, look: style.Look, aside: float, doubling: bool) -> None:
+    found = {x: list(values.values()) for x, values in sorted(one.values.items()) if values}
+    places = [float(np.log2(1 + x)) if doubling else float(x) for x in found]
+    for place, values in zip(places, found.values(), strict=True):
+        axes.scatter([place + aside] * len(values), values, s=10, color=look.colour, alpha=0.5, linewidths=0)
+    means = [float(np.mean(values)) for values in found.values()]
+    axes.plot(places, means, color=look.colour, linestyle=look.dash, marker=look.marker, markersize=5, linewidth=1.5)
+
+
+def _levels(line: Callable[..., Any], arms: Arms) -> None:
+    """Chance and the best trivial level of the task, of the first run that has them."""
+    quality = next((record.quality for arm in arms.values() for record in arm.records.values() if record.quality), None)
+    if quality is not None:
+        trivial = max(quality.trivial.values(), default=None)
+        for level, dash in zip((trivial, quality.chance), style.LEVELS.values(), strict=True):
+            if level is not None:
+                line(level, color="0.45", linewidth=0.9, linestyle=dash, zorder=0)
+
+
+def forest(estimates: Mapping[str, Estimate], label: str) -> Figure | None:
+    """Estimates with their intervals, one below the other, and a line at 0."""
+    from matplotlib.figure import Figure
+
+    if not estimates:
+        return None
+    figure = Figure(figsize=(7.5, 0.8 + 0.36 * len(estimates)), layout="constrained")
+    axes = figure.subplots()
+    for place, one in enumerate(estimates.values()):
+        colour = style.COLOURS[0] if one.shows else "0.45"
+        reach = [[one.mean - one.low], [one.high - one.mean]]
+        axes.errorbar(one.mean, place, xerr=reach, fmt="o" if one.shows else "s", color=colour, markersize=5, capsize=3)
+    axes.axvline(0, color="0.3", linewidth=0.9)
+    axes.set_yticks(range(len(estimates)), [style.short(name, 60) for name in estimates])
+    axes.set_ylim(len(estimates) - 0.5, -0.5)
+    axes.set_xlabel(label)
+    return figure
+
+
+def rows(arms: Arms) -> Figure | None:
+    """Test score of every run, an arm a row, with the mean as a stroke."""
+    from matplotlib.figure import Figure
+
+    drawn = {name: list(arm.tests.values()) for name, arm in arms.items() if arm.tests}
+    if not drawn:
+        return None
+    figure = Figure(figsize=(7.5, 0.8 + 0.3 * len(drawn)), layout="constrained")
+    axes = figure.subplots()
+    for place, values in enumerate(drawn.values()):
+        axes.scatter(values, [place] * len(values), s=18, color=style.COLOURS[0], alpha=0.5, linewidths=0)
+        axes.plot([np.mean(values)], [place], marker="|", markersize=13, markeredgewidth=2, color="0.2")
+    _levels(axes.axvline, arms)
+    axes.set_yticks(range(len(drawn)), [style.short(name, 60) for name in drawn])
+    axes.set_ylim(len(drawn) - 0.5, -0.5)
+    axes.set_xlabel("test score; dotted chance, dashed the best trivial predictor")
+    return figure

@@ -1,0 +1,105 @@
+"""A study's page: question, claims with what the runs say, figures, and every seed. Same records, same bytes."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from statistics import fmean, stdev
+from typing import Any
+
+from attnbench.reporting import style
+from attnbench.reporting.plots import saved
+from attnbench.reporting.template import picture, render
+from attnbench.studies.study import Arm, Arms, Finding, Study, adjusted
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A study with what its runs gave. `expected`: how many runs the suite has; `found`: how many have a score."""
+
+    study: Study
+    protocol: str
+    arms: Arms
+    findings: Sequence[Finding]
+    command: str
+
+    @classmethod
+    def of(cls, study: Study, arms: Arms, protocol: str, command: str) -> Answer:
+        return cls(study, protocol, arms, adjusted(study.findings(arms)), command)
+
+    @property
+    def expected(self) -> int:
+        return sum(arm.asked for arm in self.arms.values())
+
+    @property
+    def found(self) -> int:
+        return sum(len(arm.tests) for arm in self.arms.values())
+
+    @property
+    def name(self) -> str:
+        """Of its files; `quick` is the usual protocol."""
+        return self.study.name if self.protocol == "quick" else f"{self.study.name}-{self.protocol}"
+
+    @property
+    def provenance(self) -> list[tuple[str, str]]:
+        """Where the runs were made, and by which code."""
+        records = [record for arm in self.arms.values() for record in arm.records.values()]
+        commits = {str(one.code.get("commit"))[:12] + ("+" if one.code.get("dirty") else "") for one in records}
+        facts = {
+            "protocol": {f"{one.spec.protocol.name}, version {one.spec.protocol.version}" for one in records},
+            "commit": commits,
+            "machine": {str(one.machine.get("cpu") or one.machine.get("id")) for one in records},
+            "threads": {str(one.machine.get("threads")) for one in records},
+        }
+        return [(name, ", ".join(sorted(values))) for name, values in facts.items() if values]
+
+
+def figures(answer: Answer) -> Iterator[tuple[str, str, bytes]]:
+    """Name, file name and content; SVG and PNG of each."""
+    for name, draw in answer.study.figures.items():
+        with style.settings():
+            if (figure := draw(answer.arms)) is not None:
+                for kind in ("svg", "png"):
+                    yield name, f"{answer.name}-{name}.{kind}", saved(figure, kind)
+
+
+def to_html(answer: Answer) -> str:
+    drawn = {name: content for name, file, content in figures(answer) if file.endswith(".svg")}
+    return render(
+        "study.html.j2",
+        answer=answer,
+        pictures={name: picture(content) for name, content in drawn.items()},
+        rows=[_row(arm) for arm in answer.arms.values()],
+    )
+
+
+def _row(arm: Arm) -> dict[str, Any]:
+    tests = arm.tests
+    chosen = next((record.tuning.chosen for record in arm.records.values() if record.tuning), {})
+    return {
+        "name": arm.name,
+        "mean": f"{fmean(tests.values()):.3f}" if tests else "no run",
+        "sd": f"± {stdev(tests.values()):.3f}" if len(tests) > 1 else "",
+        "seeds": [(seed, f"{score:.3f}") for seed, score in tests.items()],
+        "solved": f"{arm.solved} of {len(tests)}" if tests else "",
+        "lacking": arm.asked - len(tests),
+        "others": ", ".join(sorted(arm.others)),
+        "chosen": ", ".join(f"{key}={value}" for key, value in chosen.items()),
+    }
+
+
+def as_json(answer: Answer) -> str:
+    """The findings and the arms' scores, every number in full precision."""
+    found = [{**dataclasses.asdict(one), "verdict": one.verdict, "sentence": one.sentence} for one in answer.findings]
+    arms = {
+        name: {
+            "test": {str(seed): score for seed, score in arm.tests.items()},
+            "asked": arm.asked,
+            "others": list(arm.others),
+        }
+        for name, arm in answer.arms.items()
+    }
+    whole = {"study": answer.study.name, "protocol": answer.protocol, "findings": found, "arms": arms}
+    return json.dumps(whole, indent=1, sort_keys=True, allow_nan=False) + "\n"
