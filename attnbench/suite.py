@@ -95,7 +95,9 @@ class Tune(BaseModel):
 
 
 class Suite(_Part):
-    """A suite file. `folder` is where it lies: the plugin files and protocols it names are relative to that."""
+    """A suite file. `folder` is where it lies: the plugin files and protocols it names are relative to that.
+    `test_shifts`: as of `attnbench run`.
+    """
 
     name: Text
     summary: str = ""
@@ -108,6 +110,7 @@ class Suite(_Part):
     options: Choices = {}
     cells: list[Single] = []
     tune: Tune = Tune()
+    test_shifts: Annotated[int, Field(ge=0, strict=True)] = 0
     folder: Path = Field(default=Path(), exclude=True)
 
     @model_validator(mode="after")
