@@ -21,21 +21,21 @@ from attnbench.train import Job
 UNKNOWN_PATH = "none"
 
 
-def ready(plan: Plan, device: str) -> Model:
+def ready(plan: Plan, device: str, test_shifts: int = 0) -> Model:
     """The model, after everything that a run would be refused for.
 
     Raises:
         AttnbenchError: a fault of the request or of a plugin.
         Unsupported: this cell cannot run here.
     """
-    check_device(device, plan)
-    check_runnable(plan)
+    check_device(device, plan, test_shifts)
+    check_runnable(plan, test_shifts)
     model = build(plan)
-    check_path(plan, model, device)
+    check_path(plan, model, device, test_shifts)
     return model
 
 
-def check_device(device: str, plan: Plan) -> None:
+def check_device(device: str, plan: Plan, test_shifts: int = 0) -> None:
     """
     Raises:
         AttnbenchError: no such device here, or a shift that has no room.
@@ -50,6 +50,8 @@ def check_device(device: str, plan: Plan) -> None:
             fits = choice.plugin.object.max_shift(choice.options) <= room
         if not fits:
             raise AttnbenchError(f"{choice.plugin.name}: shift goes beyond {room}, the rows kept free for it")
+    if test_shifts > room:
+        raise AttnbenchError(f"{test_shifts} test shifts go beyond {room}, the rows kept free for them; ask for fewer")
 
 
 def device_of(device: str) -> torch.device:
@@ -71,16 +73,16 @@ def build(plan: Plan) -> Model:
         return Model(plan.rules.model, mechanism, plan.mechanism.options, head, vocab, length)
 
 
-def check_path(plan: Plan, model: Model, device: str) -> None:
+def check_path(plan: Plan, model: Model, device: str, test_shifts: int = 0) -> None:
     """
     Raises:
         Unsupported: the execution path of the mechanism cannot run this cell on this device.
     """
     task: Task = plan.task.plugin.object
-    shifted = any(choice.plugin.object.max_shift(choice.options) for choice in plan.regularizers)
+    moves = [choice.plugin.object.max_shift(choice.options) for choice in plan.regularizers]
     dtype = torch.bfloat16 if plan.rules.numerics.dtype == "bf16" else torch.float32
     length = task.max_length(plan.task.options)
-    if reason := model.refusal(length, plan.masked or shifted, dtype, device_of(device)):
+    if reason := model.refusal(length, plan.masked or any((*moves, test_shifts)), dtype, device_of(device)):
         raise Unsupported(f"{plan.mechanism.plugin.name}: {reason}")
 
 

@@ -25,8 +25,15 @@ class Difference:
 
 
 def compare(a: Record, b: Record) -> Difference:
-    """Names are those of the record's JSON, with dots between levels."""
-    return Difference(*(unlike(part(a), part(b)) for part in (_question, answer, _circumstances)))
+    """Names are those of the record's JSON, with dots between levels. Answers are compared at the shifts that both were
+    tested with; with how many is a circumstance.
+    """
+    shifts = min(len(a.shifts), len(b.shifts))
+    return Difference(
+        unlike(_question(a), _question(b)),
+        unlike(answer(a, shifts), answer(b, shifts)),
+        unlike(_circumstances(a), _circumstances(b)),
+    )
 
 
 def _question(record: Record) -> dict[str, Any]:
@@ -37,14 +44,19 @@ def question(spec: Spec, seed: int) -> dict[str, Any]:
     return {**spec.model_dump(mode="json"), "seed": seed}
 
 
-def answer(record: Record) -> dict[str, Any]:
-    """What a run of the same question, on the same machine and with as many threads, must find again."""
-    found = record.model_dump(mode="json", include={"status", "quality", "curve"})
-    return found | {"predictions": record.predictions_sha}
+def answer(record: Record, shifts: int) -> dict[str, Any]:
+    """What a run of the same question, on the same machine and with as many threads, must find again, with the test
+    at the first `shifts`.
+    """
+    found = record.model_dump(mode="json", include={"status", "quality", "curve", "shifts"})
+    return found | {"predictions": record.predictions_sha, "shifts": found.get("shifts", [])[:shifts]}
 
 
 def _circumstances(record: Record) -> dict[str, Any]:
-    return record.model_dump(mode="json", include={"machine", "software", "code"}, exclude={"machine": {"load_before"}})
+    found = record.model_dump(
+        mode="json", include={"machine", "software", "code"}, exclude={"machine": {"load_before"}}
+    )
+    return found | {"test_shifts": len(record.shifts)}
 
 
 def unlike(a: Any, b: Any) -> list[tuple[str, Any, Any]]:

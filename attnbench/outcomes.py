@@ -48,7 +48,9 @@ class Outcome:
 
 @dataclass
 class History:
-    """By identity the record that counts: one that finished, else the newest. `seconds` of finished ones by cell."""
+    """By identity the record that counts: one that finished, and was tested with all shifts asked for, else the newest
+    of those that did not finish. `seconds` of finished ones by cell.
+    """
 
     records: dict[str, tuple[Path, Record]] = field(default_factory=dict)
     seconds: dict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
@@ -108,8 +110,10 @@ def chosen(tried: Mapping[Run, Outcome]) -> int | str:
     return f"none of the values to choose from finished all trials; {first.status}: {first.reason}"
 
 
-def read_history(store: Store, survey: Survey) -> History:
-    """What the results folder holds of these cells."""
+def read_history(store: Store, survey: Survey, test_shifts: int = 0) -> History:
+    """What the results folder holds of these cells. A run that finished without shifts asked for now counts for nothing
+    but its time.
+    """
     found = History()
     if not store.folder.is_dir():
         return found
@@ -125,6 +129,8 @@ def read_history(store: Store, survey: Survey) -> History:
         identity = Subject.named(spec_hash, record.seed, record.kind == "trial")
         if finished:
             found.seconds[places[spec_hash]].append(_seconds(record))
+        if finished and record.kind != "trial" and len(record.shifts) < test_shifts:
+            continue
         if finished or identity not in found.records or found.records[identity][1].status not in FINISHED:
             found.records[identity] = (path, record)
     return found

@@ -25,11 +25,11 @@ class Passes:
             (torch.from_numpy(tokens).to(device), None if mask is None else torch.from_numpy(mask).to(device))
             for tokens, mask in batch.documents
         ]
-        asked = batch.asked
+        self.asked = batch.asked
         self.places, self.right = (
-            None if x is None else torch.from_numpy(x).to(device) for x in (asked.places, asked.right)
+            None if x is None else torch.from_numpy(x).to(device) for x in (self.asked.places, self.asked.right)
         )
-        self.labels = torch.from_numpy(asked.labels).to(device)
+        self.labels = torch.from_numpy(self.asked.labels).to(device)
 
     def __call__(self, *, shift: int = 0, move_positions: bool = False, dropout: str = "independent") -> Tensor:
         return self.join(self.raw(shift=shift, move_positions=move_positions, dropout=dropout))

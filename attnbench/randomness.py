@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -38,6 +38,17 @@ def seeded(*parts: int | str) -> Iterator[None]:
     with torch.random.fork_rng(devices=devices):
         torch.manual_seed(key(*parts))
         yield
+
+
+def generators() -> list[Tensor]:
+    """The states of torch's own generators: of the CPU, and of each GPU."""
+    return [torch.get_rng_state(), *torch.cuda.get_rng_state_all()]
+
+
+def rewind(states: Sequence[Tensor]) -> None:
+    """Takes them back to states that `generators` gave."""
+    torch.set_rng_state(states[0])
+    torch.cuda.set_rng_state_all(states[1:])
 
 
 def initialise(model: nn.Module, seed: int) -> None:

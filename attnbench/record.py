@@ -13,7 +13,14 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 import pydantic_core
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+    model_validator,
+)
 
 from attnbench.errors import AttnbenchError
 
@@ -146,6 +153,23 @@ class CurvePoint(_Frozen):
     validation_loss: float
 
 
+class ShiftPoint(_Frozen):
+    """The same weights on the test split moved right by `shift` masked rows.
+
+    `flips` is the share of predictions whose most likely class is another than unmoved; `kl` the mean over predictions
+    of both Kullback-Leibler divergences between moved and unmoved, averaged, in nats.
+    """
+
+    shift: int = Field(ge=0)
+    test: float
+    flips: float = Field(ge=0, le=1)
+    kl: float = Field(ge=0)
+
+    @property
+    def text(self) -> str:
+        return f"{self.test:.4f}; {self.flips:.2%} of the predictions flip, KL {self.kl:.2g}"
+
+
 class Cost(_Frozen):
     """Seconds are a log line, never a speed claim: on shared machines equal runs differ tenfold.
 
@@ -163,7 +187,10 @@ class Cost(_Frozen):
 
 
 class Record(_Frozen):
-    """`kind` trial: a run that only validates, to choose values by; it has no score and counts in no table."""
+    """`kind` trial: a run that only validates, to choose values by; it has no score and counts in no table.
+
+    `shifts` 1, 2, ... were asked for beside the score; without any, the field is left out of the JSON.
+    """
 
     schema_: int = Field(default=SCHEMA, alias="schema")
     id: str
@@ -175,6 +202,7 @@ class Record(_Frozen):
     seed: int
     tuning: Tuned | None = None
     quality: Quality | None = None
+    shifts: list[ShiftPoint] = []
     curve: list[CurvePoint] = []
     predictions: str | None = None
     predictions_sha: str | None = None
@@ -195,6 +223,10 @@ class Record(_Frozen):
             raise ValueError(f"{what} {'without' if self.quality is None else 'with'} a quality")
         if self.kind == "trial" and self.tuning is None:
             raise ValueError("a trial that belongs to no tuning")
+        if self.shifts and self.quality is None:
+            raise ValueError("a test with shifts, and no quality")
+        if [point.shift for point in self.shifts] != [*range(1, len(self.shifts) + 1)]:
+            raise ValueError("shifts are 1, 2, 3 and so on")
         return self
 
     @model_validator(mode="after")
@@ -206,6 +238,14 @@ class Record(_Frozen):
         tuning = (tuned.grid, tuned.chosen) if tuned else ()
         canonical([[plugin.options for plugin in plugins], sections, tuning, self.machine, self.code])
         return self
+
+    @model_serializer(mode="wrap")
+    def _without_what_nobody_asked_for(self, serialise: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """A record without shifts is, byte for byte, what it was before there were any."""
+        found: dict[str, Any] = serialise(self)
+        if not self.shifts:
+            found.pop("shifts", None)
+        return found
 
     def to_json(self) -> str:
         """Readable, stable JSON: same record, same bytes."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel
 
 from attnbench import machine
-from attnbench.record import Cost, CurvePoint, Quality, Record, Spec, Status, Tuned
+from attnbench.record import Cost, CurvePoint, Quality, Record, ShiftPoint, Spec, Status, Tuned
 from attnbench.store import Store, read
 
 if TYPE_CHECKING:
@@ -46,7 +46,8 @@ def now() -> str:
 def store(
     results: Path, subject: Subject, status: Status, reason: str | None = None, *, started: str, command: str,
     numerics: Mapping[str, str] | None = None, curve: Sequence[CurvePoint] = (), cost: Cost | None = None,
-    quality: Quality | None = None, predictions: Mapping[str, np.ndarray[Any, Any]] | None = None,
+    quality: Quality | None = None, shifts: Sequence[ShiftPoint] = (),
+    predictions: Mapping[str, np.ndarray[Any, Any]] | None = None,
 ) -> tuple[Record, Path]:  # fmt: skip
     """Writes the record; one of a second that is taken already gets a suffix by chance, never the other's place."""
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
@@ -60,6 +61,7 @@ def store(
         seed=subject.seed,
         tuning=subject.tuned,
         quality=quality,
+        shifts=list(shifts),
         curve=list(curve),
         cost=cost,
         machine=machine.describe_machine() | ({"numerics": dict(numerics)} if numerics else {}),

@@ -45,24 +45,27 @@ def _padding(plan: Plan) -> str | None:
 
 def shift_refusal(mechanism: Choice, regularizer: Choice) -> str | None:
     """Why this regularizer cannot move the input of this mechanism, or None."""
+    shifts = regularizer.plugin.object.max_shift(regularizer.options)
+    return _unmovable(mechanism, regularizer.plugin.name) if shifts else None
+
+
+def _unmovable(mechanism: Choice, mover: str) -> str | None:
     name = mechanism.plugin.name
-    if not regularizer.plugin.object.max_shift(regularizer.options):
-        return None
     if not honours(mechanism):
-        return f"{regularizer.plugin.name} shifts the input behind masked rows, and {name} ignores masks"
+        return f"{mover} shifts the input behind masked rows, and {name} ignores masks"
     if is_bound(mechanism):
-        return f"{regularizer.plugin.name} shifts the input, and the output of {name} depends on the padded length"
+        return f"{mover} shifts the input, and the output of {name} depends on the padded length"
     return None
 
 
-def check_runnable(plan: Plan) -> None:
+def check_runnable(plan: Plan, test_shifts: int = 0) -> None:
     """
     Raises:
-        Unsupported: the cell cannot run, with the reason.
+        Unsupported: the cell cannot run, or not with a test that moves the input, with the reason.
     """
     for choice in (plan.mechanism, plan.task):
         check_packages(choice.plugin)
-    if reason := of(plan):
+    if reason := of(plan) or (_unmovable(plan.mechanism, "--test-shifts") if test_shifts else None):
         raise Unsupported(reason)
 
 

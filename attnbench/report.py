@@ -53,6 +53,7 @@ class Entry:
         size: parameters as a multiple of those with plain attention; None where that is not on record.
         trials: runs that its values were chosen by, on validation; 0 without tuning.
         chosen: the values, by key.
+        shifts: the points of the records' tests with moved input, each with its seed.
         ids: the records counted; `scored` are those with a score, by seed.
         tied: the best of its column, or its difference from the best does not show; None before that is judged.
     """
@@ -74,6 +75,7 @@ class Entry:
     size: float | None = None
     trials: int = 0
     chosen: str = ""
+    shifts: tuple[dict[str, float], ...] = ()
 
     @property
     def count(self) -> str:
@@ -361,4 +363,5 @@ def _entry(records: list[Record]) -> Entry:
         size=max(sizes, default=None),
         trials=tuned.trials if tuned else 0,
         chosen=", ".join(f"{key}={value}" for key, value in tuned.chosen.items()) if tuned else "",
+        shifts=tuple({"seed": record.seed, **point.model_dump()} for record in records for point in record.shifts),
     )

@@ -69,7 +69,7 @@ def reproduce(
     """
     if record.status in _BY_CHANCE:
         raise AttnbenchError(f"{record.id} ended as {record.status}; only a run that came to its end can be compared")
-    settings = replace(settings, trial=record.kind == "trial")
+    settings = replace(settings, trial=record.kind == "trial", test_shifts=len(record.shifts))
     again, path = execute(plan_of(record, mechanism, task), settings)
     if record.status in FINISHED and again.status not in FINISHED:
         raise AttnbenchError(f"the new run ended as {again.status} ({again.reason}); its record is {path}")

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from attnbench import assembly, data, judgement, recording
+from attnbench import assembly, data, judgement, recording, shifts
 from attnbench.checkpoint import Checkpoint
 from attnbench.contracts import Task
 from attnbench.difference import question
@@ -23,7 +23,7 @@ from attnbench.plan import Plan, make
 from attnbench.progress import say
 from attnbench.questions import Predictions
 from attnbench.randomness import seeded
-from attnbench.record import Cost, Quality, Record, Spec, Status
+from attnbench.record import Cost, Quality, Record, ShiftPoint, Spec, Status
 from attnbench.recording import Subject
 from attnbench.refusals import check_runnable
 from attnbench.store import Store
@@ -32,7 +32,9 @@ from attnbench.train import Interrupted, Stopped, Trainer
 
 @dataclass(frozen=True)
 class Settings:
-    """How to run, as against what: nothing here decides a number. `trial`: only train and validate, to choose by."""
+    """How to run, as against what: nothing here decides a number. `trial`: only train and validate, to choose by.
+    `test_shifts`: test once more with the input moved by 1 to so many rows.
+    """
 
     results: Path = Path("results")
     resume: bool = False
@@ -43,6 +45,7 @@ class Settings:
     numerics: Mode = "fast"
     resume_older: bool = False
     trial: bool = False
+    test_shifts: int = 0
 
 
 @dataclass(frozen=True)
@@ -64,6 +67,7 @@ def run(
     max_seconds: float | None = None,
     device: str = "auto",
     numerics: Mode = "fast",
+    test_shifts: int = 0,
     quiet: bool = True,
 ) -> Record:
     """Trains and tests one cell and stores its record; the Python face of `attnbench run`.
@@ -72,6 +76,8 @@ def run(
         options: as `--set`, e.g. {"block_size": 32, "sar.alpha": 0.5, "budget.steps": 100}.
         max_seconds: training time after which the run ends with the status `timeout`.
         numerics: fast or stock, see `attnbench.numerics`.
+        test_shifts: the trained model is also tested with its input moved right by 1 to so many masked rows; see
+            `Record.shifts`.
 
     Raises:
         AttnbenchError: a fault of the request. A run that fails gives a record with its status instead.
@@ -79,11 +85,16 @@ def run(
     plan = make(mechanism, task, seed=seed, regularizer=regularizer, protocol=protocol, settings=options)
     if max_seconds is not None and not (isinstance(max_seconds, (int, float)) and max_seconds > 0):
         raise AttnbenchError(f"max_seconds is a time above 0, or None, got {max_seconds!r}")
+    if not isinstance(test_shifts, int) or isinstance(test_shifts, bool) or test_shifts < 0:
+        raise AttnbenchError(f"test_shifts is a whole number from 0 on, got {test_shifts!r}")
     asked = {"seed": seed, "regularizer": regularizer, "protocol": protocol, "options": options}
-    usual = {"seed": 0, "regularizer": None, "protocol": "quick", "options": None}
+    asked |= {"test_shifts": test_shifts}
+    usual = {"seed": 0, "regularizer": None, "protocol": "quick", "options": None, "test_shifts": 0}
     changed = [f", {name}={value!r}" for name, value in asked.items() if value != usual[name]]
     command = f"attnbench.run({mechanism!r}, {task!r}{''.join(changed)})"
-    settings = Settings(Path(results).expanduser(), resume, max_seconds, device, quiet, command, numerics)
+    settings = Settings(
+        Path(results).expanduser(), resume, max_seconds, device, quiet, command, numerics, test_shifts=test_shifts
+    )
     record, _ = execute(plan, settings)
     return record
 
@@ -98,6 +109,8 @@ def execute(plan: Plan, settings: Settings) -> tuple[Record, Path]:
     """
     if settings.trial and plan.tuned is None:
         raise AttnbenchError("a trial needs the grid it belongs to: --trial goes with --tuning")
+    if settings.trial and settings.test_shifts:
+        raise AttnbenchError("a trial tests nothing: leave out --test-shifts")
     time = recording.now()
     with writing(settings.results):  # before hours of training, not after
         settings.results.mkdir(parents=True, exist_ok=True)
@@ -109,20 +122,22 @@ def execute(plan: Plan, settings: Settings) -> tuple[Record, Path]:
         return _execute(plan, settings, _Start(time, in_force))
 
 
-def rehearse(plan: Plan, device: str = "auto") -> dict[str, int | str | list[str]]:
+def rehearse(plan: Plan, device: str = "auto", test_shifts: int = 0) -> dict[str, int | str | list[str]]:
     """Builds all but the data, as `run` would, and tells of the model.
 
     Raises:
         AttnbenchError: what `run` would refuse.
     """
-    model = assembly.ready(plan, device)
+    model = assembly.ready(plan, device, test_shifts)
     total, mixers = model.count_parameters()
     built: dict[str, int | str | list[str]] = {"attention path": assembly.implementation(model), "params_total": total}
     built |= {"params_mixer": mixers, "params_plain": model.plain_parameters()}
     return built | ({"notes": found} if (found := assembly.notes(plan, model)) else {})
 
 
-def foresee(plan: Plan, data_key: str, device: str = "auto", *, build: bool = True) -> tuple[Subject, str | None]:
+def foresee(
+    plan: Plan, data_key: str, device: str = "auto", *, build: bool = True, test_shifts: int = 0
+) -> tuple[Subject, str | None]:
     """What the record of the run will say it is, and why the cell cannot run here, or None.
 
     Without `build` the mechanism is not built, so its path is not known.
@@ -132,10 +147,10 @@ def foresee(plan: Plan, data_key: str, device: str = "auto", *, build: bool = Tr
     """
     try:
         if not build:
-            assembly.check_device(device, plan)
-            check_runnable(plan)
+            assembly.check_device(device, plan, test_shifts)
+            check_runnable(plan, test_shifts)
             return assembly.subject_of(plan, assembly.spec_of(plan, data_key, assembly.UNKNOWN_PATH)), None
-        model = assembly.ready(plan, device)
+        model = assembly.ready(plan, device, test_shifts)
     except Unsupported as refusal:
         key = data.data_key(plan.task.plugin, plan.task.options)
         return assembly.subject_of(plan, assembly.spec_of(plan, key, assembly.UNKNOWN_PATH)), str(refusal)
@@ -144,19 +159,19 @@ def foresee(plan: Plan, data_key: str, device: str = "auto", *, build: bool = Tr
 
 def _trainer(plan: Plan, settings: Settings) -> Trainer:
     """All that a run would train with, and no checkpoint."""
-    model = assembly.ready(plan, settings.device)
+    model = assembly.ready(plan, settings.device, settings.test_shifts)
     prepared = data.load(plan.task.plugin, plan.task.options, workers=torch.get_num_threads())
     return Trainer(assembly.job_of(plan, prepared, model, settings.device, settings.max_seconds), quiet=True)
 
 
-def probe(plan: Plan, device: str = "auto", numerics: Mode = "fast") -> Probe:
+def probe(plan: Plan, device: str = "auto", numerics: Mode = "fast", test_shifts: int = 0) -> Probe:
     """Two steps and one batch of an evaluation: what the run will take.
 
     Raises:
         AttnbenchError: what `run` would refuse.
     """
     with applied(numerics, assembly.device_of(device).type == "cpu"), seeded(plan.seed, "run"):
-        trainer = _trainer(plan, Settings(device=device))
+        trainer = _trainer(plan, Settings(device=device, test_shifts=test_shifts))
         parts = trainer.glance()
     budget, splits = plan.rules.budget, trainer.job.data.splits
     batches = {name: -(-len(split) // budget.eval_batch) for name, split in splits.items()}
@@ -164,7 +179,7 @@ def probe(plan: Plan, device: str = "auto", numerics: Mode = "fast") -> Probe:
         *parts,
         steps=budget.steps,
         eval_every=budget.eval_every,
-        batches=(batches["validation"], batches["test"]),
+        batches=(batches["validation"], batches["test"] * shifts.readings(test_shifts)),
     )
     on_gpu = trainer.accelerator.device.type == "cuda"
     return Probe(seconds=seconds, measured=sum(parts), peak_bytes=judgement.peak_bytes(on_gpu))
@@ -173,7 +188,7 @@ def probe(plan: Plan, device: str = "auto", numerics: Mode = "fast") -> Probe:
 def _execute(plan: Plan, settings: Settings, start: _Start) -> tuple[Record, Path]:
     task: Task = plan.task.plugin.object
     try:
-        model = assembly.ready(plan, settings.device)
+        model = assembly.ready(plan, settings.device, settings.test_shifts)
         for note in assembly.notes(plan, model):
             say(note)
         prepared = data.load(plan.task.plugin, plan.task.options, workers=torch.get_num_threads())
@@ -208,12 +223,15 @@ def _train(
         trainer.resume()
     status: Status = "ok"
     quality = predictions = why = None
+    points: list[ShiftPoint] = []
     try:
         trainer.fit()
         if not settings.trial:
             predictions = trainer.test()
             quality = judgement.quality_of(task, prepared, trainer, predictions)
             status, why = judgement.judge(quality, predictions.scores)
+        cost = judgement.cost_of(trainer, model)  # before anything that was asked for beside the test
+        points = shifts.measure(trainer, range(1, settings.test_shifts + 1))
     except Stopped as stopped:
         if stopped.status == "diverged":  # it would do so again
             checkpoint.remove()
@@ -232,7 +250,7 @@ def _train(
         return _store(plan, spec, settings, start, "oom", reason, trainer=trainer)
     stored = _store(
         plan, spec, settings, start, status, why,
-        trainer=trainer, cost=judgement.cost_of(trainer, model), quality=quality, predictions=predictions,
+        trainer=trainer, cost=cost, quality=quality, points=points, predictions=predictions,
     )  # fmt: skip
     checkpoint.remove()
     return stored
@@ -251,10 +269,10 @@ def _checkpoint(subject: Subject, settings: Settings) -> Checkpoint:
 def _store(
     plan: Plan, spec: Spec, settings: Settings, start: _Start, status: Status, reason: str | None = None,
     *, trainer: Trainer | None = None, cost: Cost | None = None, quality: Quality | None = None,
-    predictions: Predictions | None = None,
+    points: Sequence[ShiftPoint] = (), predictions: Predictions | None = None,
 ) -> tuple[Record, Path]:  # fmt: skip
     return recording.store(
         settings.results, assembly.subject_of(plan, spec, settings.trial), status, reason, started=start.time,
         command=settings.command, numerics=start.numerics, curve=trainer.curve if trainer else [], cost=cost,
-        quality=quality, predictions=predictions.arrays if predictions else None,
+        quality=quality, shifts=points, predictions=predictions.arrays if predictions else None,
     )  # fmt: skip

@@ -97,6 +97,7 @@ def outcome(record: Record) -> Table:
             ("chance", f"{quality.chance:.4f}"),
             *((f"trivial: {name}", f"{score:.4f}") for name, score in quality.trivial.items()),
         ]
+    rows += [(f"test moved by {point.shift}", point.text) for point in record.shifts]
     if cost := record.cost:
         rows += [
             (

@@ -98,7 +98,9 @@ class Tune(BaseModel):
 
 
 class Suite(_Part):
-    """A suite file. `folder` is where it lies: the plugin files and protocols it names are relative to that."""
+    """A suite file. `folder` is where it lies: the plugin files and protocols it names are relative to that.
+    `test_shifts`: as of `attnbench run`.
+    """
 
     name: Text
     summary: str = ""
@@ -113,6 +115,7 @@ class Suite(_Part):
     tune: Tune = Tune()
     values: dict[str, Value] = {}
     under: dict[str, dict[str, Any]] = {}
+    test_shifts: Annotated[int, Field(ge=0, strict=True)] = 0
     folder: Path = Field(default=Path(), exclude=True)
 
     @model_validator(mode="after")

@@ -127,14 +127,14 @@ def _variants(
             asked.mechanism, asked.task, regularizer=asked.regularizer, protocol=suite.where(suite.protocol),
             settings=settings, tuning=tuning,
         )  # fmt: skip
-        key = _data_key(plan, prepare, at)
+        key = _data_key(plan, suite.test_shifts, prepare, at)
         at(_BUILDING + asked.title)
         try:
-            subject, reason = foresee(plan, key, device, build=build and not variants)
+            subject, reason = foresee(plan, key, device, build=build and not variants, test_shifts=suite.test_shifts)
         except Exception as error:
             if not is_out_of_memory(error):  # in a process of its own it may fit
                 raise
-            subject, reason = foresee(plan, key, device, build=False)
+            subject, reason = foresee(plan, key, device, build=False, test_shifts=suite.test_shifts)
         if not variants:
             refusal = reason
         else:
@@ -153,14 +153,14 @@ def _planned(asked: Asked, label: str, refusal: str | None, variants: list[Varia
     )  # fmt: skip
 
 
-def _data_key(plan: Any, prepare: bool, at: Callable[[str], None]) -> str:
+def _data_key(plan: Any, test_shifts: int, prepare: bool, at: Callable[[str], None]) -> str:
     """Of a cell that can run: as its data is, or would be."""
     from attnbench import data
     from attnbench.refusals import check_runnable
 
     task, options = plan.task.plugin, plan.task.options
     try:
-        check_runnable(plan)
+        check_runnable(plan, test_shifts)
     except Unsupported:
         return ""
     if not prepare and data.card(task, options) is None:

@@ -73,7 +73,7 @@ class Sweep:
         self.runs = outcomes.runs_of(self.suite, self.survey)
         self.pending = list(self.runs)
         self.store = Store(self.settings.results)
-        self.history = outcomes.read_history(self.store, self.survey)
+        self.history = outcomes.read_history(self.store, self.survey, self.suite.test_shifts)
         self._deadline: float | None = None
         self._begun: set[int] = set()
         self._out_of_time = False
@@ -255,7 +255,10 @@ class Sweep:
         for key, value in (*cell.settings, *as_text(variant.values)):
             words += ["--set", f"{key}={value}"]
         words += ["--tuning", canonical(suite.tuning.model_dump(mode="json"))] if suite.tuning else []
-        words += ["--trial"] if run.trial is not None else []
+        if run.trial is not None:
+            words.append("--trial")
+        elif suite.test_shifts:
+            words += ["--test-shifts", str(suite.test_shifts)]
         return (*words, "--results", str(self.settings.results), *self.settings.words, "--json")
 
     def _end(self, ended: Ended) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -33,6 +33,7 @@ from attnbench.record import CurvePoint, Status
 from attnbench.signals import heard
 
 Penalty = Callable[[Any, Tensor, Tensor], Loss]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,11 @@ class Job:
 
     def batches(self, split: str) -> Batches:
         return Batches(self.data.splits[split], self.question, self.padding, self.padded, self.max_length)
+
+    def judged(self, split: str, said: list[dict[str, np.ndarray]], loss: float) -> Predictions:
+        """What was said to all batches of a split, with its scores."""
+        answers = {name: np.concatenate([part[name] for part in said]) for name in said[0]}
+        return self.question.judge(self.data.splits[split], answers, loss)
 
 
 class Stopped(Exception):
@@ -200,11 +206,13 @@ class Trainer:
             self.best_step, self.best_validation, self.best_weights = self.step, score, self._weights()
 
     def predict(self, split: str) -> Predictions:
-        """Every example once, in batches as large as the budget's or as memory allows."""
+        """Every example once."""
+        return self.in_batches(lambda size: self._predict(split, size))
+
+    def in_batches(self, work: Callable[[int], T]) -> T:
+        """An evaluation in batches as large as the budget's or as memory allows; `work` is told how large."""
         size = self.job.budget.eval_batch
-        return in_parts(
-            lambda parts: self._predict(split, size // parts), self._eval_parts, size, self._split_evaluation
-        )
+        return in_parts(lambda parts: work(size // parts), self._eval_parts, size, self._split_evaluation)
 
     def _split_evaluation(self, parts: int) -> None:
         size = self.job.budget.eval_batch // parts
@@ -213,20 +221,23 @@ class Trainer:
 
     @torch.no_grad()
     def _predict(self, split: str, size: int) -> Predictions:
-        self.model.eval()
-        torch.manual_seed(key(self.job.seed, "plugin", "evaluation"))
         job, said, loss_sum, count = self.job, [], 0.0, 0
-        for batch in job.batches(split).in_order(size):
-            self._stop_when_told()
-            run = Passes(self, batch, 0)
+        for run in self.read(split, size):
             logits = run.raw()
             loss_sum += F.cross_entropy(run.join(logits), run.labels, reduction="sum").item()
             count += len(run.labels)
             if not math.isfinite(loss_sum):
                 raise self._diverged(run, f"evaluation loss is {loss_sum}")
-            said.append(job.question.say(logits.cpu().numpy(), batch.asked))
-        answers = {name: np.concatenate([part[name] for part in said]) for name in said[0]}
-        return job.question.judge(job.data.splits[split], answers, loss_sum / count)
+            said.append(job.question.say(logits.cpu().numpy(), run.asked))
+        return job.judged(split, said, loss_sum / count)
+
+    def read(self, split: str, size: int) -> Iterator[Passes]:
+        """The batches of a split in order, for an evaluation."""
+        self.model.eval()
+        torch.manual_seed(key(self.job.seed, "plugin", "evaluation"))
+        for batch in self.job.batches(split).in_order(size):
+            self._stop_when_told()
+            yield Passes(self, batch, 0)
 
     def glance(self) -> tuple[float, float, float]:
         """Seconds of a first step, of a second, and of one batch of an evaluation. The trainer is spent by it."""

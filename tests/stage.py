@@ -12,7 +12,7 @@ from factories import make_quality
 
 from attnbench import recording, suite, survey
 from attnbench.executor import Ended, Job
-from attnbench.record import FINISHED, CurvePoint
+from attnbench.record import FINISHED, CurvePoint, ShiftPoint
 from attnbench.recording import Subject
 from attnbench.sweep import Settings, Sweep
 
@@ -24,7 +24,9 @@ Answer = tuple[Any, float] | int
 
 @dataclass
 class Stage:
-    """An executor whose runs take `seconds` of a clock that nobody waits for, and come to what `answer` says."""
+    """An executor whose runs take `seconds` of a clock that nobody waits for, and come to what `answer` says, with as
+    many shifts as they were asked for.
+    """
 
     answer: Callable[[Subject], Answer] = lambda subject: ("ok", 0.5)
     workers: int = 1
@@ -62,10 +64,12 @@ class Stage:
             return Ended(job, answer, "", "the last line it wrote", seconds)
         status, score = answer
         played = status in FINISHED and not subject.trial
+        shifts = int(job.words[job.words.index("--test-shifts") + 1]) if "--test-shifts" in job.words else 0
         _, path = recording.store(
             self.sweep.settings.results, subject, status, None if status == "ok" else "played", started=recording.now(),
             command="played", quality=make_quality(score) if played else None,
             curve=[CurvePoint(validation=score, **POINT)],
+            shifts=[ShiftPoint(shift=n, test=score, flips=0, kl=0) for n in range(1, shifts + 1)] if played else [],
         )  # fmt: skip
         return Ended(job, 0 if status in FINISHED else 1, json.dumps({"path": str(path)}), "", seconds)
 

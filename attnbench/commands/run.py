@@ -45,6 +45,9 @@ def run(
     numerics: Annotated[
         Literal["fast", "stock"], typer.Option(help="CPU settings: fast (as exact, checked at the start) or stock.")
     ] = "fast",
+    test_shifts: Annotated[
+        int, typer.Option("--test-shifts", min=0, metavar="N", help="Test also on inputs moved by 1 to N rows.")
+    ] = 0,
     tuning: Annotated[
         str | None,
         typer.Option("--tuning", metavar="JSON", help="The grid that --set values were chosen from; for sweeps."),
@@ -79,13 +82,14 @@ def run(
     from attnbench.train import Interrupted
 
     if dry_run:
-        values = plan.as_json() | {"built": rehearse(plan, device)}
-        values |= {"probe": take_probe(plan, device, numerics).model_dump()} if probe else {}
+        values = plan.as_json() | {"built": rehearse(plan, device, test_shifts)}
+        values |= {"test_shifts": test_shifts} if test_shifts else {}
+        values |= {"probe": take_probe(plan, device, numerics, test_shifts).model_dump()} if probe else {}
         return print_json(values) if as_json_ else screen.put(screen.pairs(screen.flat(values)))
     command = shlex.join(["attnbench", *sys.argv[1:]])
     settings = Settings(
         results, resume, limit, device, quiet=False, command=command, numerics=numerics, resume_older=resume_older,
-        trial=trial,
+        trial=trial, test_shifts=test_shifts,
     )  # fmt: skip
     try:
         record, path = execute(plan, settings)

@@ -136,6 +136,7 @@ def _run_facts(record: Record, load: Any) -> list[tuple[str, str | None]]:
     facts: list[tuple[str, str | None]] = [("status", record.status), ("reason", record.reason)]
     if record.quality is not None:
         facts += _quality_facts(record.quality)
+    facts += [(f"test moved by {point.shift}", point.text) for point in record.shifts]
     if cost := record.cost:
         facts += [
             ("parameters", f"{cost.params_total:,}, of them {cost.params_mixer:,} in the mixers"),
