@@ -35,34 +35,36 @@ def _markdown_table(table: Table) -> str:
     ranked = ["mean rank"] if any(row.rank is not None for row in table.rows) else []
     tuned = ["trials a task, and what they chose"] if table.tuning else []
     lines = [
-        f"## {_markdown_text(table.protocol)}, version {table.version}",
+        f"## {markdown_text(table.protocol)}, version {table.version}",
         "",
-        *([f"Changed: {_markdown_text(table.changes)}", ""] if table.changes else []),
-        *([f"Tuned: {_markdown_text(table.tuning)}", ""] if table.tuning else []),
-        _line(["mechanism", "mixer parameters", *ranked, *tuned, *map(_markdown_text, heads)]),
-        _line(["---", "---:", *("---" for _ in (*ranked, *tuned, *heads))]),
+        *([f"Changed: {markdown_text(table.changes)}", ""] if table.changes else []),
+        *([f"Tuned: {markdown_text(table.tuning)}", ""] if table.tuning else []),
+        markdown_line(["mechanism", "mixer parameters", *ranked, *tuned, *map(markdown_text, heads)]),
+        markdown_line(["---", "---:", *("---" for _ in (*ranked, *tuned, *heads))]),
     ]
     for row in table.rows:
-        name = _markdown_text(row.name)
+        name = markdown_text(row.name)
         cells = ["-" if not entry else f"{entry.text} {_TIED}" if entry.tied else entry.text for entry in row.entries]
         rank = ["-" if row.rank is None else f"{row.rank:.1f}"] if ranked else []
-        chosen = [_markdown_text(tuning(row, table))] if tuned else []
-        lines.append(_line([f"{name} **stale**" if row.stale else name, params(row), *rank, *chosen, *cells]))
+        chosen = [markdown_text(tuning(row, table))] if tuned else []
+        lines.append(markdown_line([f"{name} **stale**" if row.stale else name, params(row), *rank, *chosen, *cells]))
     chance = ["-" if column.chance is None else f"{column.chance:.3f}" for column in table.columns]
     trivial = [
-        "-" if column.trivial is None else f"{column.trivial:.3f} ({_markdown_text(column.trivial_name)})"
+        "-" if column.trivial is None else f"{column.trivial:.3f} ({markdown_text(column.trivial_name)})"
         for column in table.columns
     ]
     spare = ["", *("" for _ in (*ranked, *tuned))]
-    lines += [_line(["*chance*", *spare, *chance]), _line(["*best trivial*", *spare, *trivial])]
+    lines += [markdown_line(["*chance*", *spare, *chance]), markdown_line(["*best trivial*", *spare, *trivial])]
     if any(column.separates for column in table.columns):
-        lines.append(_line(["*separates*", *spare, *(_markdown_text(column.separates) for column in table.columns)]))
+        lines.append(
+            markdown_line(["*separates*", *spare, *(markdown_text(column.separates) for column in table.columns)])
+        )
     if table.notes:
-        lines += ["", *(f"- {_markdown_text(note)}" for note in table.notes)]
+        lines += ["", *(f"- {markdown_text(note)}" for note in table.notes)]
     return "\n".join(lines) + "\n"
 
 
-def _line(cells: Iterable[str]) -> str:
+def markdown_line(cells: Iterable[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
@@ -78,7 +80,7 @@ def tuning(row: Row, table: Table) -> str:
     return f"{counts}: " + "; ".join(f"{title} {entry.chosen}" for title, entry in tuned)
 
 
-def _markdown_text(text: str) -> str:
+def markdown_text(text: str) -> str:
     """Names come from third parties: nothing in them may end a cell, start a link or become HTML."""
     return html.escape(re.sub(r"([\\|`*~\[\]])", r"\\\1", visible(text)), quote=False)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -16,6 +16,7 @@ from attnbench.commands.shared import Json, Results, print_json, seconds_of
 from attnbench.errors import AttnbenchError
 
 if TYPE_CHECKING:
+    from attnbench.speed.figures import Figures
     from attnbench.speed.measure import Measurement
     from attnbench.speed.result import SpeedResult
 
@@ -23,7 +24,7 @@ EXAMPLES = (
     "Examples:  attnbench speed -m dense -m hst --lengths 256,1k,4k   |   "
     "attnbench speed -m dense -m hst --lengths 1k,4k,16k --set hst.block_size=32 --threads 1 --rounds 20   |   "
     "attnbench speed -m ./mine.py -m dense --lengths 512 --mode step --device cuda --dtype bf16 --to new.json   |   "
-    "attnbench speed --from benchmark.json   |   attnbench speed --compare old.json new.json   |   "
+    "attnbench speed --from benchmark.json --plots plots   |   attnbench speed --compare old.json new.json   |   "
     "attnbench speed --compare old.json"
 )
 _LENGTHS = "256,512,1k,2k,4k"
@@ -78,6 +79,9 @@ def speed(
     to: Annotated[
         Path | None, typer.Option("--to", metavar="FILE", help="Where to store the result.", show_default="in results/")
     ] = None,
+    plots: Annotated[
+        Path | None, typer.Option("--plots", metavar="DIR", help="Draw time and memory over length, as PNG and SVG.")
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be measured, and stop.")] = False,
     as_json_: Json = False,
 ) -> None:
@@ -87,16 +91,16 @@ def speed(
     """
     if from_ is not None:
         _refuse("--from", {"--compare": compare, "-m": mechanism, "--lengths": lengths, "NEW.json": new})
-        return _show_file(from_, baseline, to, as_json_)
+        return _show_file(from_, baseline, to, as_json_, plots)
     if compare is not None and new is not None:
-        _refuse("--compare with two files", {"-m": mechanism, "--lengths": lengths, "--to": to})
+        _refuse("--compare with two files", {"-m": mechanism, "--lengths": lengths, "--to": to, "--plots": plots})
         return _compare_files(compare, new, as_json_)
     if new is not None:
         raise AttnbenchError(f"{new}: a second file goes with --compare BASE; --from shows one")
     limit = seconds_of("--max-time", max_time)
     assert limit is not None
     if compare is not None:
-        _refuse("--compare", {"--lengths": lengths, "--set": set_})
+        _refuse("--compare", {"--lengths": lengths, "--set": set_, "--plots": plots})
         measurement = _again(compare, mechanism, limit, together)
     else:
         shape: dict[str, Any] = {
@@ -112,7 +116,7 @@ def speed(
     result = _measured(measurement)
     path = _stored(result, results, to)
     if compare is None:
-        _show(result, baseline, as_json_, path)
+        _show(result, baseline, as_json_, path, plots)
     else:
         print(f"result: {path}", file=sys.stderr)
         _compare_files(compare, path, as_json_)
@@ -202,25 +206,41 @@ def _stored(result: SpeedResult, results: Path, to: Path | None) -> Path:
     return write(result, results, to)
 
 
-def _show_file(path: Path, baseline: str | None, to: Path | None, as_json: bool) -> None:
+def _show_file(path: Path, baseline: str | None, to: Path | None, as_json: bool, plots: Path | None) -> None:
     from attnbench.speed.benchmark import read_any
 
     result = read_any(path)
-    _show(result, baseline, as_json, _stored(result, Path(), to) if to else None)
+    _show(result, baseline, as_json, _stored(result, Path(), to) if to else None, plots)
 
 
-def _show(result: SpeedResult, baseline: str | None, as_json: bool, path: Path | None) -> None:
+def _show(result: SpeedResult, baseline: str | None, as_json: bool, path: Path | None, plots: Path | None) -> None:
     from attnbench.speed import table
     from attnbench.speed.figures import figures
 
     found = figures(result, baseline)
     if as_json:
         stored = {"path": str(path)} if path else {}
-        return print_json({**stored, "figures": found.as_json(), "result": result.model_dump(by_alias=True)})
+        drawn = {"plots": [str(one) for one in _draw(result, found, plots)]} if plots else {}
+        return print_json({**stored, **drawn, "figures": found.as_json(), "result": result.model_dump(by_alias=True)})
     screen.put(table.cells(found))
     screen.put(table.growth(found))
     print("\n".join(table.closing(result, found)))
-    return print(f"result: {path}") if path else None
+    if path:
+        print(f"result: {path}")
+    for one in _draw(result, found, plots) if plots else ():
+        print(f"plot: {one}")
+    return None
+
+
+def _draw(result: SpeedResult, found: Figures, folder: Path) -> Iterator[Path]:
+    from attnbench.files import overwrite
+    from attnbench.reporting.plots import speed_pictures
+    from attnbench.reporting.speeds import Measured
+
+    for picture in speed_pictures(Measured(result, found)):
+        for name, content in picture.files:
+            overwrite(folder / name, content)
+            yield folder / name
 
 
 def _compare_files(base: Path, new: Path, as_json: bool) -> None:

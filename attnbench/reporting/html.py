@@ -10,17 +10,24 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import resources
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from attnbench.report import Entry, Row, Table
 from attnbench.reporting import details
 from attnbench.reporting.book import Book
-from attnbench.reporting.literature import WARNING, Published
+from attnbench.reporting.literature import WARNING
+from attnbench.reporting.speeds import LEGEND, Measured
 from attnbench.reporting.views import Average
+from attnbench.speed.figures import CellFigures
+from attnbench.speed.table import CELLS, GROWTH
 from attnbench.tables import params, tuning, visible
+
+if TYPE_CHECKING:
+    from attnbench.reporting.plots import Picture
 
 
 @dataclass(frozen=True)
@@ -57,6 +64,7 @@ class Board:
     table: Table
     lines: tuple[Line, ...]
     averages: tuple[Average, ...]
+    pictures: Sequence[Picture]
 
     @property
     def ranked(self) -> bool:
@@ -67,16 +75,31 @@ class Board:
         return any(line.stale for line in self.lines)
 
 
-def to_html(book: Book) -> str:
-    """The page. Same records, same bytes."""
+@dataclass(frozen=True)
+class Speed:
+    """One result of `attnbench speed`: texts of its cells with what their columns are ordered by, empty for nothing."""
+
+    anchor: str
+    measured: Measured
+    lines: tuple[tuple[tuple[str, str], ...], ...]
+    pictures: Sequence[Picture]
+
+
+def to_html(book: Book, pictures: Iterable[Picture] = ()) -> str:
+    """The page, with these pictures in it. Same records and pictures, same bytes."""
+    drawn: dict[str, list[Picture]] = defaultdict(list)
+    for picture in pictures:
+        drawn[picture.of].append(picture)
     parts = details.Parts()
     cells: list[dict[str, Any]] = []
-    boards = [_board(f"protocol-{n}", table, book, parts, cells) for n, table in enumerate(book.report.tables, 1)]
-    data = {"cells": cells, "parts": parts.lists}
-    return _render(boards, book.literature, data)
+    boards = [_board(anchor, table, book, parts, cells, drawn[anchor]) for anchor, table in book.tables]
+    speeds = [_speed(anchor, measured, drawn[anchor]) for anchor, measured in book.speeds]
+    return _render(book, boards, speeds, {"cells": cells, "parts": parts.lists})
 
 
-def _board(anchor: str, table: Table, book: Book, parts: details.Parts, cells: list[dict[str, Any]]) -> Board:
+def _board(
+    anchor: str, table: Table, book: Book, parts: details.Parts, cells: list[dict[str, Any]], drawn: list[Picture]
+) -> Board:
     lines = []
     for row in table.rows:
         shown = []
@@ -85,7 +108,24 @@ def _board(anchor: str, table: Table, book: Book, parts: details.Parts, cells: l
             if entry is not None:
                 cells.append(details.cell(table, row, place, book.runs(row, place), parts))
         lines.append(_line(row, table, tuple(shown)))
-    return Board(anchor, table, tuple(lines), tuple(book.averages(table)))
+    return Board(anchor, table, tuple(lines), tuple(book.averages(table)), drawn)
+
+
+def _speed(anchor: str, measured: Measured, drawn: list[Picture]) -> Speed:
+    lines = [
+        tuple(zip(texts, _orders(cell), strict=True))
+        for texts, cell in zip(measured.cells, measured.figures.cells, strict=True)
+    ]
+    return Speed(anchor, measured, tuple(lines), drawn)
+
+
+def _orders(one: CellFigures) -> list[str]:
+    """What the columns of `CELLS` are ordered by."""
+    numbers = [
+        one.length, one.seconds.median, one.seconds.low, one.tokens_per_second, one.peak_bytes, one.flops or None,
+        one.peak_share, one.times_baseline,
+    ]  # fmt: skip
+    return ["", *("" if number is None else repr(number) for number in numbers)]
 
 
 def _line(row: Row, table: Table, cells: tuple[Cell, ...]) -> Line:
@@ -113,7 +153,7 @@ def _cell(entry: Entry | None, number: int) -> Cell:
     return Cell("score", f"{entry.mean:.3f}", more, bool(entry.tied), number, repr(entry.mean))
 
 
-def _render(boards: list[Board], literature: Any, data: dict[str, Any]) -> str:
+def _render(book: Book, boards: list[Board], speeds: list[Speed], data: dict[str, Any]) -> str:
     from jinja2 import Environment, PackageLoader, StrictUndefined
     from markupsafe import Markup
 
@@ -127,11 +167,14 @@ def _render(boards: list[Board], literature: Any, data: dict[str, Any]) -> str:
         finalize=lambda value: visible(value) if type(value) is str else value,
     )
     style, script = _asset("page.css"), _asset("page.js")
-    published: list[Published] = list(literature)
     return environment.get_template("page.html.j2").render(
         boards=boards,
-        literature=published,
+        literature=list(book.literature),
         warning=WARNING,
+        speeds=speeds,
+        speed_legend=LEGEND,
+        speed_heads={"cells": CELLS, "growth": GROWTH},
+        uri=lambda picture: Markup(picture.uri),  # of letters that base64 has
         style=Markup(style),
         script=Markup(script),
         data=Markup(_json(data)),

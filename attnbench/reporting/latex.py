@@ -8,7 +8,10 @@ from collections.abc import Iterable, Sequence
 from attnbench.report import ONE_MODEL, Entry, Table
 from attnbench.reporting.book import Book
 from attnbench.reporting.literature import WARNING, Published
+from attnbench.reporting.speeds import Measured
 from attnbench.reporting.views import Average
+from attnbench.speed.fit import Exponent
+from attnbench.speed.table import crossing, mebibytes, milliseconds
 from attnbench.tables import params, visible
 
 _PREAMBLE = "% Made by attnbench report --format latex. The document needs \\usepackage{booktabs,graphicx}.\n"
@@ -40,13 +43,13 @@ def escape(text: str) -> str:
 
 
 def to_latex(book: Book) -> str:
-    """One table per protocol, the views of papers that it can show, and the values of the literature."""
-    if not book.report.tables:
+    """One table per protocol, the views of papers that it can show, results of speed, and values of the literature."""
+    if not book.report.tables and not book.speed:
         return _PREAMBLE + "% No records.\n"
     found = [_PREAMBLE]
     for table in book.report.tables:
         found += [_board(table), *map(_average, book.averages(table))]
-    return "\n".join([*found, *map(_published, book.literature)])
+    return "\n".join([*found, *map(_speed, book.speed), *map(_published, book.literature)])
 
 
 def _float(
@@ -106,6 +109,36 @@ def _average(average: Average) -> str:
     heads = ["mechanism", *(escape(column.title) for column in average.columns), escape(average.view.name)]
     rows = [[escape(line.name), *(f"{s:.2f}" for s in line.scores), escape(line.text)] for line in average.lines]
     return _float(f"{escape(average.view.name)}: {escape(average.stamp)}", heads, rows)
+
+
+def _speed(measured: Measured) -> str:
+    """Medians of time and peaks of memory by length, with their exponents; all else in notes."""
+    lengths = sorted({cell.length for cell in measured.figures.cells})
+    by_place = {(cell.mechanism, cell.length): cell for cell in measured.figures.cells}
+    heads = ["mechanism", "", *map(str, lengths), "grows as", "faster than the baseline"]
+    rows = []
+    for one in measured.figures.mechanisms:
+        cells = [by_place.get((one.mechanism, length)) for length in lengths]
+        times = [r"\textendash{}" if cell is None else milliseconds(cell.seconds.median) for cell in cells]
+        peaks = [
+            r"\textendash{}" if cell is None or cell.peak_bytes is None else mebibytes(cell.peak_bytes)
+            for cell in cells
+        ]
+        crossed = escape(crossing(one.crossover)) if one.crossover else r"\textendash{}"
+        rows += [
+            [escape(one.mechanism), "ms", *times, _power(one.time), crossed],
+            ["", "MiB", *peaks, _power(one.memory), ""],
+        ]
+    said = (
+        f"Time of a call (median) and the memory it adds, by length: {measured.title}; {measured.machine}; "
+        f"baseline {measured.figures.baseline or 'none'}. Not the runs of the tables of scores."
+    )
+    lines = [*(f"{name}: {value}" for name, value in measured.facts), *measured.notes, *measured.untimed]
+    return _float(escape(said), heads, rows) + "".join(f"% note: {visible(line)}\n" for line in lines)
+
+
+def _power(found: Exponent | None) -> str:
+    return r"\textendash{}" if found is None else rf"$n^{{{found.value:.2f}}}\pm{found.half:.2f}$"
 
 
 def _published(published: Published) -> str:

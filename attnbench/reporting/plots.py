@@ -2,19 +2,37 @@
 
 from __future__ import annotations
 
+import base64
 import io
-from collections.abc import Callable, Iterator
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from attnbench.report import Table
 from attnbench.reporting import figures, frames, style
 from attnbench.reporting.book import Book
+from attnbench.reporting.scaling import scaling
+from attnbench.reporting.speeds import Measured
 from attnbench.store import file_name
+from attnbench.tables import visible
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-Draw = Callable[[Book, Table], "Figure | None"]
+#: Pixels of a PNG per inch, and of a screen.
+_DPI, _SCREEN = 150, 96
+#: More names than this are counted in the text for who does not see the picture.
+_NAMED = 12
+
+
+@dataclass(frozen=True)
+class Plot:
+    """`shows` is for who does not see it."""
+
+    title: str
+    shows: str
+    draw: Callable[[Book, Table], Figure | None]
 
 
 def _accuracy_throughput(book: Book, table: Table) -> Figure | None:
@@ -31,38 +49,106 @@ def _accuracy_parameters(book: Book, table: Table) -> Figure | None:
     return figures.against_cost(frames.runs(book, table), table, "parameters", "parameters", less_is_better=True)
 
 
+_FRONT = "a point a mechanism, its standard deviation over seeds, and the front of those that none beats in both"
 #: By the name of the file. A figure is drawn where its function finds something to draw; a new one is a line here.
-FIGURES: dict[str, Draw] = {
-    "accuracy-throughput": _accuracy_throughput,
-    "accuracy-memory": _accuracy_memory,
-    "accuracy-parameters": _accuracy_parameters,
-    "learning-curves": lambda book, table: figures.learning_curves(
-        frames.curves(book, table), frames.runs(book, table), table
+FIGURES: dict[str, Plot] = {
+    "accuracy-throughput": Plot(
+        "Score and training throughput", f"Mean test score over samples per second: {_FRONT}.", _accuracy_throughput
     ),
-    "heat-map": lambda book, table: figures.heat_map(frames.runs(book, table), table),
-    "critical-differences": lambda book, table: figures.critical_differences(frames.runs(book, table)),
+    "accuracy-memory": Plot("Score and memory", f"Mean test score over peak memory: {_FRONT}.", _accuracy_memory),
+    "accuracy-parameters": Plot(
+        "Score and parameters", f"Mean test score over parameters: {_FRONT}.", _accuracy_parameters
+    ),
+    "learning-curves": Plot(
+        "Learning curves",
+        "Validation score by step, mean and range over seeds; the cells of the table open the curve of each run.",
+        lambda book, table: figures.learning_curves(frames.curves(book, table), frames.runs(book, table), table),
+    ),
+    "heat-map": Plot(
+        "Mechanisms and tasks",
+        "The mean test scores of the table, coloured by their share of the way from chance to 1.",
+        lambda book, table: figures.heat_map(frames.runs(book, table), table),
+    ),
+    "critical-differences": Plot(
+        "Critical differences",
+        "Mean ranks over tasks; bars join mechanisms whose ranks do not differ.",
+        lambda book, table: figures.critical_differences(frames.runs(book, table)),
+    ),
 }
 
 
-def pictures(book: Book) -> Iterator[tuple[str, bytes]]:
-    """File names and contents, table by table."""
+@dataclass(frozen=True)
+class Picture:
+    """A figure as it is stored. `of` names the part of the book that it shows, `name` has no suffix yet."""
+
+    of: str
+    name: str
+    title: str
+    alt: str
+    png: bytes
+    svg: bytes
+
+    @property
+    def files(self) -> list[tuple[str, bytes]]:
+        return [(f"{self.name}.png", self.png), (f"{self.name}.svg", self.svg)]
+
+    @property
+    def uri(self) -> str:
+        """The smaller of both forms, to stand inside a page."""
+        kind, data = min(("png", self.png), ("svg+xml", self.svg), key=lambda form: len(form[1]))
+        return f"data:image/{kind};base64,{base64.b64encode(data).decode()}"
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Width and height on a screen."""
+        width, height = struct.unpack(">II", self.png[16:24])  # of the header that every PNG begins with
+        return round(width * _SCREEN / _DPI), round(height * _SCREEN / _DPI)
+
+
+def pictures(book: Book) -> Iterator[Picture]:
+    """Table by table, then of each result of speed."""
     taken: set[str] = set()
-    for table in book.report.tables:
+    for of, table in book.tables:
         base = name = file_name(f"{table.protocol}-{table.version}")
         number = 1
         while name in taken:  # another table of the same protocol: other changes
             number += 1
             name = f"{base}-{number}"
         taken.add(name)
-        for what, draw in FIGURES.items():
+        for what, plot in FIGURES.items():
             with style.settings():
-                if (figure := draw(book, table)) is not None:
-                    yield f"{name}-{what}.png", _saved(figure, "png")
-                    yield f"{name}-{what}.svg", _saved(figure, "svg")
+                if (figure := plot.draw(book, table)) is not None:
+                    alt = f"{plot.shows} {_drawn(table)}"
+                    yield Picture(of, f"{name}-{what}", plot.title, alt, _saved(figure, "png"), _saved(figure, "svg"))
+    for of, measured in book.speeds:
+        yield from speed_pictures(measured, of)
+
+
+def speed_pictures(measured: Measured, of: str = "") -> Iterator[Picture]:
+    """The scaling curves; none where nothing was timed."""
+    with style.settings():
+        if (figure := scaling(measured)) is not None:
+            names = [one.mechanism for one in measured.figures.mechanisms if one.time or one.memory]
+            alt = (
+                "Time of a call, median and quartiles, and the memory that it adds, over length, all logarithmic. The "
+                f"values and their exponents stand in the tables. {_listed('Mechanisms', names)}"
+            )
+            name = f"{measured.stem}-scaling"
+            yield Picture(of, name, "Scaling", alt, _saved(figure, "png"), _saved(figure, "svg"))
+
+
+def _drawn(table: Table) -> str:
+    live = [row.name for row in table.rows if not row.stale and any(entry and entry.seeds for entry in row.entries)]
+    return f"{_listed('Mechanisms', live)} {_listed('Tasks', [column.title for column in table.columns])}"
+
+
+def _listed(what: str, names: Sequence[str]) -> str:
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return visible(f"{what}: {', '.join(names[:_NAMED])}{more}.")
 
 
 def _saved(figure: Figure, kind: str) -> bytes:
     buffer = io.BytesIO()
     metadata = {"Date": None, "Creator": None} if kind == "svg" else {"Software": None}
-    figure.savefig(buffer, format=kind, dpi=150, bbox_inches="tight", metadata=metadata)
+    figure.savefig(buffer, format=kind, dpi=_DPI, bbox_inches="tight", metadata=metadata)
     return buffer.getvalue()

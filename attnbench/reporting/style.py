@@ -57,13 +57,15 @@ def settings() -> Iterator[None]:
         yield
 
 
-def panels(titles: Sequence[str]) -> tuple[Figure, list[Axes]]:
-    """A figure with one panel per title."""
+def panels(
+    titles: Sequence[str], panel: tuple[float, float] = PANEL, beside: float = LEGEND
+) -> tuple[Figure, list[Axes]]:
+    """A figure with one panel per title; sizes in inches, `beside` is the width of the legend."""
     from matplotlib.figure import Figure
 
     across = min(2 if len(titles) == 4 else 3, len(titles))
     down = -(-len(titles) // across)
-    figure = Figure(figsize=(PANEL[0] * across + LEGEND, PANEL[1] * down + 0.4), layout="constrained")
+    figure = Figure(figsize=(panel[0] * across + beside, panel[1] * down + 0.4), layout="constrained")
     grid = figure.subplots(down, across, squeeze=False).flat
     shown = [next(grid) for _ in titles]
     for spare in grid:
@@ -73,12 +75,14 @@ def panels(titles: Sequence[str]) -> tuple[Figure, list[Axes]]:
     return figure, shown
 
 
-def legend(figure: Figure, handles: Sequence[Any], names: Sequence[str], levels: Mapping[str, Any]) -> None:
-    """At the right of all panels; `levels` are the lines across panels, by name their dash."""
+def legend(
+    figure: Figure, handles: Sequence[Any], names: Sequence[str], levels: Mapping[str, Any], width: int = 30
+) -> None:
+    """At the right of all panels; `levels` are the lines across panels, by name their dash. Longer names are cut."""
     from matplotlib.lines import Line2D
 
     lines = [Line2D([], [], color="0.45", linewidth=0.9, linestyle=dash) for dash in levels.values()]
-    texts = [short(name, 30) for name in (*names, *levels)]
+    texts = [short(name, width) for name in (*names, *levels)]
     figure.legend([*handles, *lines], texts, loc="outside right upper", frameon=False)
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import pydantic_core
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from attnbench.errors import AttnbenchError, one_line
 from attnbench.files import exists, publish, writing
@@ -21,6 +21,11 @@ Device = Literal["cpu", "cuda"]
 #: ok: timed. emulation: computes all pairs whatever its pattern, so it gets no score. wrong: failed its check, so it
 #: was not timed. skipped: a shorter input was too much already.
 Status = Literal["ok", "emulation", "wrong", "oom", "timeout", "unsupported", "failed", "skipped"]
+
+# Bounds that no machine reaches, so that figures of a damaged file are numbers still.
+Count = Annotated[int, Field(ge=1, lt=2**63)]
+Amount = Annotated[int, Field(ge=0, lt=2**63)]
+Seconds = Annotated[float, Field(gt=1e-12, lt=1e12)]
 
 
 class _Frozen(BaseModel):
@@ -39,15 +44,15 @@ class Setting(_Frozen):
 
     mode: Mode = "fwdbwd"
     device: Device = "cpu"
-    batch: PositiveInt = 1
-    dim: PositiveInt = 256
-    heads: PositiveInt = 4
+    batch: Count = 1
+    dim: Count = 256
+    heads: Count = 4
     dtype: Literal["fp32", "bf16"] = "fp32"
-    layers: PositiveInt = 2
-    threads: PositiveInt = 1
+    layers: Count = 2
+    threads: Count = 1
     numerics: Literal["fast", "stock"] = "fast"
-    warmup: PositiveInt = 3
-    rounds: PositiveInt = 10
+    warmup: Count = 3
+    rounds: Count = 10
 
     @property
     def shape(self) -> dict[str, Any]:
@@ -66,9 +71,9 @@ class Sample(_Frozen):
     process were ready and had no core.
     """
 
-    round: NonNegativeInt
-    seconds: PositiveFloat
-    wall: PositiveFloat
+    round: Amount
+    seconds: Seconds
+    wall: Seconds
     waited: float = 0.0
 
 
@@ -98,18 +103,18 @@ class CellResult(_Frozen):
     options: dict[str, Any]
     complexity: str
     exact: bool
-    block: PositiveInt = 1
-    length: PositiveInt
+    block: Count = 1
+    length: Count
     implementation: str = ""
     status: Status
     reason: str | None = None
     check: Checked | None = None
-    calls: PositiveInt = 1
+    calls: Count = 1
     samples: list[Sample] = []
-    peak_bytes: NonNegativeInt | None = None
-    resident_bytes: NonNegativeInt | None = None
-    flops: NonNegativeInt | None = None
-    flops_formula: NonNegativeInt | None = None
+    peak_bytes: Amount | None = None
+    resident_bytes: Amount | None = None
+    flops: Amount | None = None
+    flops_formula: Amount | None = None
 
     @model_validator(mode="after")
     def _timed_when_ok(self) -> CellResult:
@@ -121,8 +126,8 @@ class CellResult(_Frozen):
 class Yardstick(_Frozen):
     """A product of square matrices that takes its turn in every round: what the machine can do, and how it drifts."""
 
-    size: PositiveInt
-    flops: PositiveInt
+    size: Count
+    flops: Count
     samples: list[Sample]
 
 

@@ -97,7 +97,7 @@
     }
     form.addEventListener("submit", (event) => event.preventDefault());
     form.elements.rows.addEventListener("input", () => filterRows(table, form, output));
-    form.elements.columns.addEventListener("input", () => filterColumns(table, form, output));
+    if (form.elements.columns) form.elements.columns.addEventListener("input", () => filterColumns(table, form, output));
     if (form.elements.stale) form.elements.stale.addEventListener("change", () => filterRows(table, form, output));
     form.hidden = false;
   }
