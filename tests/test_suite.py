@@ -138,7 +138,7 @@ def test_a_suite_under_another_protocol_has_the_keys_it_says(tmp_path: Path) -> 
     assert usual == suites.load(str(path), "quick") and usual.set == {"model.dim": 8}
     assert (other.protocol, len(other.seeds), other.set) == ("attnbench-1", 7, {})
     assert (other.tasks, other.mechanisms, other.under) == (usual.tasks, usual.mechanisms, {})
-    with pytest.raises(AttnbenchError, match="lra-2021.*attnbench-1, quick"):
+    with pytest.raises(AttnbenchError, match=r"lra-2021.*attnbench-1, quick"):
         suites.load(str(path), "lra-2021")
     path.write_text(HEAD + "[under.attnbench-1]\nsedes = 7\n", "utf-8")
     with pytest.raises(AttnbenchError, match=r"mine\.toml: .*sedes"):

@@ -15,7 +15,7 @@ from attnbench.errors import AttnbenchError
 
 if TYPE_CHECKING:
     from attnbench.reporting.book import Book
-    from attnbench.reporting.plots import Picture
+    from attnbench.reporting.picture import Picture
 
 EXAMPLES = "Examples:  attnbench report --json   |   attnbench report --format html --to reports --plots"
 

@@ -74,10 +74,11 @@ def _write(answer: Answer, folder: Path) -> Path:
     from attnbench.files import overwrite
     from attnbench.studies import page
 
-    for _, name, content in page.figures(answer):
+    drawn = list(page.pictures(answer))
+    for name, content in (file for picture in drawn for file in picture.files):
         overwrite(folder / name, content)
     overwrite(folder / f"{answer.name}.json", page.as_json(answer).encode())
-    overwrite(folder / f"{answer.name}.html", page.to_html(answer).encode())
+    overwrite(folder / f"{answer.name}.html", page.to_html(answer, drawn).encode())
     return folder / f"{answer.name}.html"
 
 

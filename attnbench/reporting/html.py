@@ -7,13 +7,10 @@ their own anyway, and a policy can only allow what is known to the byte.
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from attnbench.report import Entry, Row, Table
@@ -21,13 +18,14 @@ from attnbench.reporting import details
 from attnbench.reporting.book import Book
 from attnbench.reporting.literature import WARNING
 from attnbench.reporting.speeds import LEGEND, Measured
+from attnbench.reporting.template import plain, render
 from attnbench.reporting.views import Average
 from attnbench.speed.figures import CellFigures
 from attnbench.speed.table import CELLS, GROWTH
-from attnbench.tables import params, tuning, visible
+from attnbench.tables import params, tuning
 
 if TYPE_CHECKING:
-    from attnbench.reporting.plots import Picture
+    from attnbench.reporting.picture import Picture
 
 
 @dataclass(frozen=True)
@@ -154,48 +152,20 @@ def _cell(entry: Entry | None, number: int) -> Cell:
 
 
 def _render(book: Book, boards: list[Board], speeds: list[Speed], data: dict[str, Any]) -> str:
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-    from markupsafe import Markup
-
-    environment = Environment(
-        loader=PackageLoader("attnbench.reporting", "templates"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        finalize=lambda value: visible(value) if type(value) is str else value,
-    )
-    style, script = _asset("page.css"), _asset("page.js")
-    return environment.get_template("page.html.j2").render(
+    return render(
+        "page.html.j2",
+        "page.js",
         boards=boards,
         literature=list(book.literature),
         warning=WARNING,
         speeds=speeds,
         speed_legend=LEGEND,
         speed_heads={"cells": CELLS, "growth": GROWTH},
-        uri=lambda picture: Markup(picture.uri),  # of letters that base64 has
-        style=Markup(style),
-        script=Markup(script),
-        data=Markup(_json(data)),
-        policy="; ".join(_policy(style, script)),
+        data=plain(_json(data)),
     )
-
-
-def _asset(name: str) -> str:
-    return resources.files("attnbench.reporting").joinpath("templates", name).read_text("utf-8")
 
 
 def _json(data: Any) -> str:
     """JSON that can stand inside a script element: nothing in it can end the element."""
     text = json.dumps(data, separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
-
-
-def _policy(style: str, script: str) -> Iterator[str]:
-    """Of the content security policy: this one style and this one script, and nothing from anywhere."""
-    yield "default-src 'none'"
-    for kind, text in (("style", style), ("script", script)):
-        digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
-        yield f"{kind}-src 'sha256-{digest}'"
-    yield from ("img-src data:", "base-uri 'none'", "form-action 'none'")

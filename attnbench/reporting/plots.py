@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import io
-import struct
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -12,6 +9,7 @@ from typing import TYPE_CHECKING
 from attnbench.report import Table
 from attnbench.reporting import figures, frames, style
 from attnbench.reporting.book import Book
+from attnbench.reporting.picture import Picture
 from attnbench.reporting.scaling import scaling
 from attnbench.reporting.speeds import Measured
 from attnbench.store import file_name
@@ -20,8 +18,6 @@ from attnbench.tables import visible
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-#: Pixels of a PNG per inch, and of a screen.
-_DPI, _SCREEN = 150, 96
 #: More names than this are counted in the text for who does not see the picture.
 _NAMED = 12
 
@@ -77,34 +73,6 @@ FIGURES: dict[str, Plot] = {
 }
 
 
-@dataclass(frozen=True)
-class Picture:
-    """A figure as it is stored. `of` names the part of the book that it shows, `name` has no suffix yet."""
-
-    of: str
-    name: str
-    title: str
-    alt: str
-    png: bytes
-    svg: bytes
-
-    @property
-    def files(self) -> list[tuple[str, bytes]]:
-        return [(f"{self.name}.png", self.png), (f"{self.name}.svg", self.svg)]
-
-    @property
-    def uri(self) -> str:
-        """The smaller of both forms, to stand inside a page."""
-        kind, data = min(("png", self.png), ("svg+xml", self.svg), key=lambda form: len(form[1]))
-        return f"data:image/{kind};base64,{base64.b64encode(data).decode()}"
-
-    @property
-    def size(self) -> tuple[int, int]:
-        """Width and height on a screen."""
-        width, height = struct.unpack(">II", self.png[16:24])  # of the header that every PNG begins with
-        return round(width * _SCREEN / _DPI), round(height * _SCREEN / _DPI)
-
-
 def pictures(book: Book) -> Iterator[Picture]:
     """Table by table, then of each result of speed."""
     taken: set[str] = set()
@@ -119,7 +87,7 @@ def pictures(book: Book) -> Iterator[Picture]:
             with style.settings():
                 if (figure := plot.draw(book, table)) is not None:
                     alt = f"{plot.shows} {_drawn(table)}"
-                    yield Picture(of, f"{name}-{what}", plot.title, alt, _saved(figure, "png"), _saved(figure, "svg"))
+                    yield Picture.of_figure(figure, of, f"{name}-{what}", plot.title, alt)
     for of, measured in book.speeds:
         yield from speed_pictures(measured, of)
 
@@ -134,7 +102,7 @@ def speed_pictures(measured: Measured, of: str = "") -> Iterator[Picture]:
                 f"values and their exponents stand in the tables. {_listed('Mechanisms', names)}"
             )
             name = f"{measured.stem}-scaling"
-            yield Picture(of, name, "Scaling", alt, _saved(figure, "png"), _saved(figure, "svg"))
+            yield Picture.of_figure(figure, of, name, "Scaling", alt)
 
 
 def _drawn(table: Table) -> str:
@@ -145,10 +113,3 @@ def _drawn(table: Table) -> str:
 def _listed(what: str, names: Sequence[str]) -> str:
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     return visible(f"{what}: {', '.join(names[:_NAMED])}{more}.")
-
-
-def _saved(figure: Figure, kind: str) -> bytes:
-    buffer = io.BytesIO()
-    metadata = {"Date": None, "Creator": None} if kind == "svg" else {"Software": None}
-    figure.savefig(buffer, format=kind, dpi=_DPI, bbox_inches="tight", metadata=metadata)
-    return buffer.getvalue()

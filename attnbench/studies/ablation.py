@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from attnbench.studies.drawing import forest, rows
 from attnbench.studies.measures import of_scores
-from attnbench.studies.study import Arms, Finding, Study, adjusted, estimated
+from attnbench.studies.study import Arms, Drawing, Finding, Study, adjusted, estimated
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -74,5 +74,8 @@ STUDY = Study(
     "(docs/ernie_sparse.md). SAR and R-Drop run the model twice a step, so arms of equal steps have not cost the same; "
     "those with twice the steps have.",
     findings=findings,
-    figures={"differences": differences, "scores": rows},
+    drawings={
+        "differences": Drawing("Differences", "The estimates of the findings with their intervals.", differences),
+        "scores": Drawing("Scores", "The test score of every run, an arm a row.", rows),
+    },
 )

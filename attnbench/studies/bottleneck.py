@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from attnbench.studies.drawing import Series, points
 from attnbench.studies.measures import of_scores, over_seeds, paired, slopes
-from attnbench.studies.study import Arm, Arms, Finding, Study, estimated
+from attnbench.studies.study import Arm, Arms, Drawing, Finding, Study, estimated
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -125,5 +125,11 @@ STUDY = Study(
     limits="One generated task with facts that no window reaches, and one small encoder: the paper's claim at its own "
     "size is not tested. No CLS row, no random blocks: one row that reads everything would void the question.",
     findings=findings,
-    figures={"accuracy": figure},
+    drawings={
+        "accuracy": Drawing(
+            "Accuracy and shared slots",
+            "Test accuracy over the number of global tokens, and over that of global tokens and representatives.",
+            figure,
+        )
+    },
 )

@@ -10,8 +10,8 @@ from statistics import fmean, stdev
 from typing import Any
 
 from attnbench.reporting import style
-from attnbench.reporting.plots import saved
-from attnbench.reporting.template import picture, render
+from attnbench.reporting.picture import Picture
+from attnbench.reporting.template import render
 from attnbench.studies.study import Arm, Arms, Finding, Study, adjusted
 
 
@@ -56,23 +56,16 @@ class Answer:
         return [(name, ", ".join(sorted(values))) for name, values in facts.items() if values]
 
 
-def figures(answer: Answer) -> Iterator[tuple[str, str, bytes]]:
-    """Name, file name and content; SVG and PNG of each."""
-    for name, draw in answer.study.figures.items():
+def pictures(answer: Answer) -> Iterator[Picture]:
+    for end, drawing in answer.study.drawings.items():
         with style.settings():
-            if (figure := draw(answer.arms)) is not None:
-                for kind in ("svg", "png"):
-                    yield name, f"{answer.name}-{name}.{kind}", saved(figure, kind)
+            if (figure := drawing.draw(answer.arms)) is not None:
+                alt = f"{drawing.shows} The numbers stand in the tables."
+                yield Picture.of_figure(figure, answer.name, f"{answer.name}-{end}", drawing.title, alt)
 
 
-def to_html(answer: Answer) -> str:
-    drawn = {name: content for name, file, content in figures(answer) if file.endswith(".svg")}
-    return render(
-        "study.html.j2",
-        answer=answer,
-        pictures={name: picture(content) for name, content in drawn.items()},
-        rows=[_row(arm) for arm in answer.arms.values()],
-    )
+def to_html(answer: Answer, drawn: Sequence[Picture]) -> str:
+    return render("study.html.j2", answer=answer, pictures=drawn, rows=[_row(arm) for arm in answer.arms.values()])
 
 
 def _row(arm: Arm) -> dict[str, Any]:

@@ -97,6 +97,15 @@ class Finding:
         return f"{said}; void: {self.void}" if self.void else said
 
 
+@dataclass(frozen=True)
+class Drawing:
+    """`shows` is for who does not see it; `draw` gives None where there is nothing to draw."""
+
+    title: str
+    shows: str
+    draw: Callable[[Arms], Figure | None]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Study:
     """A question. Its suite has the same name.
@@ -105,7 +114,7 @@ class Study:
         claim: the paper's, in our words.
         limits: what the answer does not cover.
         findings: from the arms by name; arms without runs are there, without records.
-        figures: by name; None where there is nothing to draw.
+        drawings: by the end of their files' names.
     """
 
     name: str
@@ -113,7 +122,7 @@ class Study:
     claim: str
     limits: str
     findings: Callable[[Arms], list[Finding]]
-    figures: Mapping[str, Callable[[Arms], Figure | None]] = field(default_factory=dict)
+    drawings: Mapping[str, Drawing] = field(default_factory=dict)
 
 
 def adjusted(findings: Sequence[Finding]) -> list[Finding]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from attnbench.record import Record, ShiftPoint
 from attnbench.studies.drawing import Series, points
 from attnbench.studies.measures import over_seeds, paired
-from attnbench.studies.study import Arm, Arms, Finding, Study, estimated
+from attnbench.studies.study import Arm, Arms, Drawing, Finding, Study, estimated
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -52,12 +52,9 @@ def findings(arms: Arms) -> list[Finding]:
     for mechanism, trained in _by_training(arms).items():
         if _invariant(trained):
             continue
-        plain = trained.get("plain")
-        if plain is not None:
-            found.append(_moves(mechanism, plain))
-        found += [_lowers(mechanism, training, arm, trained) for training, arm in trained.items() if "SAR" in training]
-        if plain is not None and (rdrop := next((arm for name, arm in trained.items() if "R-Drop" in name), None)):
-            found.append(_less(f"R-Drop alone lowers the flip rate of {mechanism}", mechanism, "R-Drop", rdrop, plain))
+        if "plain" in trained:
+            found.append(_moves(mechanism, trained["plain"]))
+        found += [_lowers(mechanism, name, trained) for name in trained if not name.startswith("plain")]
     return found
 
 
@@ -66,15 +63,16 @@ def _moves(mechanism: str, plain: Arm) -> Finding:
     return estimated(claim, f"{mechanism}: flip rate", 1, lambda: over_seeds(_flips(plain)))
 
 
-def _lowers(mechanism: str, training: str, arm: Arm, trained: Mapping[str, Arm]) -> Finding:
-    """Against the same mechanism and dropout without SAR; R-Drop stands for no SAR where there is dropout."""
-    rest = training.partition(", dropout")
-    other = f"R-Drop{rest[1]}{rest[2]}" if rest[1] else "plain"
+def _lowers(mechanism: str, training: str, trained: Mapping[str, Arm]) -> Finding:
+    """Against the same mechanism and dropout without the regularizer. SAR with dropout holds R-Drop, so there it is
+    compared with that.
+    """
+    what, comma, dropout = training.partition(", dropout")
+    other = f"{'R-Drop' if comma and what.startswith('SAR') else 'plain'}{comma}{dropout}"
+    claim = f"{training} lowers the flip rate of {mechanism}, against {other}"
     if other not in trained:
-        return Finding(f"{training} lowers the flip rate of {mechanism}", "flip rate", -1, None, f"no runs: {other}")
-    return _less(
-        f"{training} lowers the flip rate of {mechanism}, against {other}", mechanism, training, arm, trained[other]
-    )
+        return Finding(claim, f"{mechanism}, {training}: change of the flip rate", -1, None, f"no runs: {other}")
+    return _less(claim, mechanism, training, trained[training], trained[other])
 
 
 def _less(claim: str, mechanism: str, training: str, arm: Arm, other: Arm) -> Finding:
@@ -119,9 +117,21 @@ STUDY = Study(
     limits="The shift is made by masked rows in front, so real tokens keep their positions and only the grid moves. A "
     "change inside a document is not tested.",
     findings=findings,
-    figures={
-        "flips": _by_shift("share of changed answers", lambda point: point.flips, lambda record: 0.0),
-        "divergence": _by_shift("KL divergence, nats", lambda point: point.kl, lambda record: 0.0),
-        "accuracy": _by_shift("test accuracy", lambda point: point.test, _score),
+    drawings={
+        "flips": Drawing(
+            "Changed answers",
+            "The share of answers that change, over the rows by which the input is moved.",
+            _by_shift("share of changed answers", lambda point: point.flips, lambda record: 0.0),
+        ),
+        "divergence": Drawing(
+            "Divergence",
+            "The divergence between outputs, over the rows by which the input is moved.",
+            _by_shift("KL divergence, nats", lambda point: point.kl, lambda record: 0.0),
+        ),
+        "accuracy": Drawing(
+            "Accuracy",
+            "Test accuracy over the rows by which the input is moved.",
+            _by_shift("test accuracy", lambda point: point.test, _score),
+        ),
     },
 )
