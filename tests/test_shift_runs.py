@@ -16,7 +16,7 @@ from factories import make_record
 from stage import HEAD, Play, Stage, words
 
 import attnbench
-from attnbench import reproduction, runner, shifts, tables
+from attnbench import data, reproduction, runner, shifts, survey, tables
 from attnbench.errors import AttnbenchError
 from attnbench.plan import make
 from attnbench.record import Record, ShiftPoint, from_json
@@ -337,7 +337,7 @@ def test_trials_are_not_asked_and_count_without(play: Play) -> None:
     assert {again.outcomes[one].how for one in again.runs if one.trial is not None} == {"done"}
 
 
-def test_a_cell_that_cannot_be_moved_is_not_run(play: Play, tmp_path: Path) -> None:
+def test_a_cell_that_cannot_be_moved_is_not_run(play: Play, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = Path(plugin(tmp_path, arguments="honours_masks=False, ")).name
     text = f'name = "a"\ntasks = ["recall"]\nseeds = 1\nmechanisms = ["{path}"]\n'
     sweep = play("test_shifts = 2\n" + text, stage := Stage())
@@ -345,6 +345,8 @@ def test_a_cell_that_cannot_be_moved_is_not_run(play: Play, tmp_path: Path) -> N
     assert (outcome.how, outcome.status, stage.jobs) == ("not run", "unsupported", [])
     assert outcome.reason == "--test-shifts shifts the input behind masked rows, and mine ignores masks"
     assert hows(play(text, Stage())) == ["ran"]
+    monkeypatch.setattr(data, "load", None)  # for such a cell no data is prepared
+    assert survey.take(play("test_shifts = 3\n" + text, run=False).suite).cells[0].refusal == outcome.reason
 
 
 @pytest.mark.parametrize(
