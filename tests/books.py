@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Sequence
 from html.parser import HTMLParser
 from typing import Any
@@ -12,7 +13,10 @@ from attnbench.record import CurvePoint, Record
 from attnbench.report import build
 from attnbench.reporting.book import Book
 from attnbench.reporting.literature import Published
+from attnbench.reporting.picture import Picture
+from attnbench.speed.result import SpeedResult
 
+PIXEL = base64.b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGP4DwABAQEAG7buVgAAAABJRU5ErkJggg==")
 #: Each would break out of some context: an element, an attribute, a comment, JSON in a script, LaTeX, mathtext.
 HOSTILE = (
     "<script>alert(1)</script>",
@@ -26,8 +30,8 @@ HOSTILE = (
 )
 
 
-def book(records: Sequence[Record], literature: Sequence[Published] = ()) -> Book:
-    return Book.of(build(records), records, literature)
+def book(records: Sequence[Record], literature: Sequence[Published] = (), speed: Sequence[SpeedResult] = ()) -> Book:
+    return Book.of(build(records), records, literature, speed)
 
 
 def curve(points: int) -> list[CurvePoint]:
@@ -60,6 +64,11 @@ def hostile_record(text: str) -> Record:
     )  # fmt: skip
     facts = {"machine": {text: text, "load_before": 1.5}, "software": {text: text}, "code": {text: text}}
     return record.model_copy(update={"command": text, "reason": text, "started": text, **facts})
+
+
+def picture(of: str, text: str = "a plot") -> Picture:
+    """Not drawn: a PNG of one pixel, and an SVG that is larger."""
+    return Picture(of, "name", text, text, PIXEL, b"<svg xmlns='http://www.w3.org/2000/svg'/>" + b" " * 99)
 
 
 class Tree(HTMLParser):

@@ -44,6 +44,8 @@ class Picture:
 
     @classmethod
     def of_figure(cls, figure: Figure, of: str, name: str, title: str, alt: str) -> Picture:
+        figure.draw_without_rendering()
+        figure.set_layout_engine("none")  # computed once for both forms
         return cls(of, name, title, alt, _saved(figure, "png"), _saved(figure, "svg"))
 
 

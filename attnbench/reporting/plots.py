@@ -96,7 +96,7 @@ def speed_pictures(measured: Measured, of: str = "") -> Iterator[Picture]:
     """The scaling curves; none where nothing was timed."""
     with style.settings():
         if (figure := scaling(measured)) is not None:
-            names = [one.mechanism for one in measured.figures.mechanisms if one.time or one.memory]
+            names = list(dict.fromkeys(cell.mechanism for cell in measured.figures.cells))
             alt = (
                 "Time of a call, median and quartiles, and the memory that it adds, over length, all logarithmic. The "
                 f"values and their exponents stand in the tables. {_listed('Mechanisms', names)}"

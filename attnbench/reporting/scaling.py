@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -18,13 +19,15 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _MIB = 2**20
-#: Inches: width of a panel, its least height, height of a line of the legend, width of the legend.
-_PANEL, _LINE, _LEGEND = (3.6, 3.2), 0.19, 3.9
-#: Letters that fit over one panel, and over two.
-_WIDE = {1: 45, 2: 90}
+#: Inches: width of a panel and its least height, height of a line of the legend, width of its handles and of a letter.
+_PANEL, _LINE, _HANDLE, _LETTER = (3.6, 3.2), 0.19, 0.6, 0.073
+#: Letters that fit over a panel.
+_WIDE = 45
+#: An axis of costs spans no less, so that small differences look small.
+_SPAN = 10
 #: More lengths than this have no tick each.
 _TICKS = 9
-_RING: dict[str, Any] = {"marker": "o", "markersize": 13, "markerfacecolor": "none", "linestyle": ""}
+_RING: dict[str, Any] = {"marker": "o", "markersize": 11, "markerfacecolor": "none", "linestyle": ""}
 
 
 def scaling(measured: Measured) -> Figure | None:
@@ -41,11 +44,14 @@ def scaling(measured: Measured) -> Figure | None:
     looks = style.looks(list(cells))
     with_memory = any(cell.peak_bytes for cell in measured.figures.cells)
     titles = ["time of a call", *(["memory that a call adds, at its peak"] if with_memory else [])]
-    height = max(_PANEL[1], _LINE * (len(cells) + 4))
-    figure, grid = style.panels(titles, (_PANEL[0], height), _LEGEND)
-    said = "\n".join(style.short(visible(line), _WIDE[len(titles)]) for line in (measured.title, measured.machine))
-    figure.suptitle(said, x=0.01, ha="left", fontsize="medium")  # over the panels, not over the legend
     grown = {one.mechanism: one for one in measured.figures.mechanisms}
+    names = {
+        name: f"{style.short(visible(name), 24)}: {_growth(grown[name], measured.figures.baseline)}" for name in cells
+    }
+    height = max(_PANEL[1], _LINE * (len(cells) + 4))
+    beside = _HANDLE + _LETTER * max(map(len, names.values()))
+    figure, grid = style.panels(titles, (_PANEL[0], height), beside)
+    figure.suptitle(_said(measured, len(titles)), x=0.01, ha="left", fontsize="medium")
     for name, found in cells.items():
         _time(grid[0], found, grown[name], looks[name])
         if with_memory:
@@ -56,8 +62,14 @@ def scaling(measured: Measured) -> Figure | None:
     _cost_axis(grid[0], "time", "s")
     if with_memory:
         _cost_axis(grid[1], "MiB", "")
-    _legend(figure, grown, looks, measured.figures.baseline)
+    _legend(figure, names, looks, measured)
     return figure
+
+
+def _said(measured: Measured, panels: int) -> str:
+    """What was measured where, as wide as the panels: beside them is the legend."""
+    lines = (visible(measured.title), visible(measured.machine))
+    return "\n".join(textwrap.fill(line, _WIDE * panels, max_lines=2, placeholder=" …") for line in lines)
 
 
 def _line(look: style.Look) -> dict[str, Any]:
@@ -107,29 +119,30 @@ def _cost_axis(axes: Axes, label: str, unit: str) -> None:
 
     axes.set_yscale("log")
     low, high = axes.get_ylim()
+    if high / low < _SPAN:
+        middle, half = (low * high) ** 0.5, _SPAN**0.5
+        low, high = axes.set_ylim(middle / half, middle * half)
     axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high / low < 100 else (1,)))
     axes.yaxis.set_major_formatter(EngFormatter(unit) if unit else FuncFormatter(lambda value, _: f"{value:g}"))
     axes.yaxis.set_minor_formatter(NullFormatter())
     axes.set_ylabel(label)
 
 
-def _legend(
-    figure: Figure, grown: dict[str, MechanismFigures], looks: dict[str, style.Look], baseline: str | None
-) -> None:
+def _legend(figure: Figure, names: dict[str, str], looks: dict[str, style.Look], measured: Measured) -> None:
     from matplotlib.lines import Line2D
 
     handles = [Line2D([], [], linestyle=""), *(Line2D([], [], **_line(look)) for look in looks.values())]
-    names = ["time grows as, memory as"]
-    names += [f"{style.short(visible(name), 24)}: {_growth(grown[name], name == baseline)}" for name in looks]
-    if any(one.crossover and one.crossover.length for one in grown.values()):
+    texts = ["time grows as, memory as", *names.values()]
+    if any(one.crossover and one.crossover.length for one in measured.figures.mechanisms):
         handles.append(Line2D([], [], **_RING, markeredgecolor="0.45"))
-        names.append(f"faster than {style.short(visible(baseline or ''), 24)} from there on")
-    style.legend(figure, handles, names, {}, 90)
+        texts.append(f"faster than {style.short(visible(measured.figures.baseline or ''), 24)} from there on")
+    style.legend(figure, handles, texts, {}, 90)
 
 
-def _growth(one: MechanismFigures, is_baseline: bool) -> str:
+def _growth(one: MechanismFigures, baseline: str | None) -> str:
+    """Exponents, and what it is to the baseline."""
     powers = f"{_power(one.time)}, {_power(one.memory)}"
-    if is_baseline:
+    if one.mechanism == baseline:
         return f"{powers} (baseline)"
     if one.crossover is None:
         return powers

@@ -68,7 +68,8 @@ def exponent(costs: Mapping[int, float]) -> Exponent | None:
     if len(upper) < 3:
         return None
     line = stats.linregress(*np.log(upper).T)
-    half = float(stats.t.ppf((1 + LEVEL) / 2, len(upper) - 2) * line.stderr)
+    scatter = 0.0 if len({cost for _, cost in upper}) == 1 else line.stderr  # scipy has none for equal costs
+    half = float(stats.t.ppf((1 + LEVEL) / 2, len(upper) - 2) * scatter)
     return Exponent(float(line.slope), half, len(upper), upper[0][0])
 
 

@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from books import HOSTILE, Tree, book, curve, grid, hostile_record
+from books import HOSTILE, Tree, book, curve, grid, hostile_record, picture
 from factories import make_quality, make_record
+from speed.speed_data import grown, result
 
 from attnbench.record import Record
 from attnbench.report import build
@@ -21,6 +22,7 @@ from attnbench.reporting import literature
 from attnbench.reporting.book import Book
 from attnbench.reporting.details import CURVE_POINTS
 from attnbench.reporting.html import to_html
+from attnbench.speed.result import SpeedResult
 from attnbench.standing import Examples, judge
 from attnbench.store import Store
 
@@ -47,6 +49,10 @@ def cells(tree: Tree) -> list[str]:
     return [text for attributes, text in tree.all("button") if "data-cell" in attributes]
 
 
+def measured() -> SpeedResult:
+    return result(grown("dense", lambda n: 1e-9 * n**2, [256, 512, 1024]))
+
+
 def everything() -> list[Record]:
     """Scores, stale and failed and missing cells, two protocols, tuned values, all of an average's tasks."""
     records = [
@@ -67,7 +73,8 @@ def everything() -> list[Record]:
 @pytest.fixture(scope="module")
 def whole() -> Tree:
     records = everything()
-    return Tree(to_html(book(records, literature.read(ROOT / "results" / "literature"))))
+    made = book(records, literature.read(ROOT / "results" / "literature"), [measured()])
+    return Tree(to_html(made, [picture("protocol-1"), picture("protocol-2"), picture("speed-1")]))
 
 
 def test_every_tag_ends_and_ids_are_unique(whole: Tree) -> None:
@@ -113,7 +120,8 @@ def test_nothing_is_loaded_and_the_policy_allows_what_is_there_alone(whole: Tree
         assert f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'" in policy
     assert "url(" not in style and "@import" not in style
     sources = [a.get(key) for _, a, _ in whole.elements for key in ("src", "href", "action", "srcset") if key in a]
-    assert all(source == "data:," or str(source).startswith("#") for source in sources)
+    assert all(str(source).startswith(("data:,", "data:image/png;base64,", "#")) for source in sources)
+    assert "img-src data:;" in policy
 
 
 def test_no_element_carries_style_or_handlers(whole: Tree) -> None:

@@ -5,16 +5,22 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from books import HOSTILE, book, grid, hostile_record
 from factories import make_record
+from speed.speed_data import grown, result
 
 from attnbench.record import Record
 from attnbench.reporting import literature
 from attnbench.reporting.html import to_html
+from attnbench.reporting.picture import Picture
+from attnbench.reporting.plots import speed_pictures
+from attnbench.reporting.speeds import newest
+from attnbench.speed.result import SpeedResult
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -71,9 +77,9 @@ def show(browser: Browser, tmp_path: Path) -> Iterator[Open]:
     faults: list[str] = []
     contexts = []
 
-    def opened(records: list[Record], papers: Any = (), **settings: Any) -> Page:
+    def opened(records: list[Record], papers: Any = (), speed: Any = (), pictures: Any = (), **settings: Any) -> Page:
         path = tmp_path / "report.html"
-        path.write_text(to_html(book(records, papers)), "utf-8")
+        path.write_text(to_html(book(records, papers, speed), pictures), "utf-8")
         contexts.append(browser.new_context(**settings))
         page = contexts[-1].new_page()
         page.on("request", lambda request: requests.append(request.url))
@@ -226,6 +232,47 @@ def test_the_policy_lets_no_script_run_and_nothing_out(browser: Browser, tmp_pat
     page.close()
 
 
+# --- speed and pictures -----------------------------------------------------------------------------------------
+
+
+def scaling() -> tuple[list[SpeedResult], list[Picture]]:
+    """On 256, 512 and 1,024: dense is fastest at first, local last. With its picture, as SVG and as PNG."""
+    cells = grown("dense", lambda n: 1e-9 * n**2, [256, 512, 1024]) + grown("local", lambda n: 5e-7 * n, [256, 1024])
+    made = [result(cells)]
+    (drawn,) = speed_pictures(newest(made)[0], "speed-1")
+    larger = b"<svg/>".ljust(len(drawn.png) + 1)
+    return made, [drawn, replace(drawn, svg=larger)]
+
+
+def test_pictures_inside_the_page_are_shown_and_ask_for_nothing(show: Open) -> None:
+    speed, pictures = scaling()
+    page = show(small(), speed=speed, pictures=pictures, color_scheme="dark")
+    image = page.locator("img").first
+    assert not image.is_visible()
+    page.locator("summary", has_text="2 plots").press("Enter")
+    assert image.is_visible()
+    assert [one.split(";")[0] for one in page.evaluate("[...document.images].map(i => i.src)")] == [
+        "data:image/svg+xml",
+        "data:image/png",
+    ]
+    page.wait_for_function("[...document.images].every(i => i.complete && i.naturalWidth > 300)")
+    assert image.evaluate("i => getComputedStyle(i).backgroundColor") == "rgb(255, 255, 255)"
+    assert page.get_by_role("img", name="Time of a call, median and quartiles").count() == 2
+
+
+def test_the_table_of_speed_is_sorted_and_filtered(show: Open) -> None:
+    speed, _ = scaling()
+    page = show(small(), speed=speed)
+    table = page.locator("#speed-1-table")
+    table.get_by_role("button", name="ms").click()
+    shown = table.locator("tbody tr:visible")
+    assert [text.split()[:2] for text in shown.all_inner_texts()] == [
+        ["dense", "256"], ["local", "256"], ["dense", "512"], ["local", "1024"], ["dense", "1024"],
+    ]  # fmt: skip
+    page.get_by_role("searchbox", name="Mechanisms").last.fill("loc")
+    assert shown.count() == 2
+
+
 # --- looks ------------------------------------------------------------------------------------------------------
 
 
@@ -233,7 +280,7 @@ def test_the_policy_lets_no_script_run_and_nothing_out(browser: Browser, tmp_pat
 def test_all_text_has_enough_contrast(show: Open, scheme: str) -> None:
     tasks = ("listops", "text", "retrieval", "image", "pathfinder")
     records = [*small(), *(record("dense", task, 0.5) for task in tasks)]
-    page = show(records, literature.read(ROOT / "results" / "literature"), color_scheme=scheme)
+    page = show(records, literature.read(ROOT / "results" / "literature"), *scaling(), color_scheme=scheme)
     page.evaluate("for (const e of document.querySelectorAll('details')) e.open = true")
     found = page.evaluate(CONTRASTS)
     page.locator("td button").first.click()
@@ -255,7 +302,8 @@ def test_the_switch_of_colours(show: Open) -> None:
 
 
 def test_a_phone_scrolls_the_table_and_not_the_page(show: Open) -> None:
-    page = show(grid(5, 8, seeds=1), literature.read(ROOT / "results" / "literature"), **PHONE)
+    page = show(grid(5, 8, seeds=1), literature.read(ROOT / "results" / "literature"), *scaling(), **PHONE)
+    page.evaluate("for (const e of document.querySelectorAll('details')) e.open = true")
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
     scroll = page.locator(".scroll").first
     assert scroll.evaluate("e => e.scrollWidth > e.clientWidth")

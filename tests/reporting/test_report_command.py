@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from factories import make_record
+from speed.speed_data import grown, result
 
+from attnbench.speed.result import write
 from attnbench.store import Store
 
 Call = Callable[..., tuple[int, str, str]]
@@ -54,3 +57,24 @@ def test_plots_go_into_the_folder_and_need_one(call: Call, results: Path, monkey
     assert code == 0
     assert out.split() == ["out/report.md", "out/quick-1-heat-map.png", "out/quick-1-heat-map.svg"]
     assert sorted(path.name for path in Path("out").iterdir()) == sorted(Path(line).name for line in out.split())
+
+
+def test_results_of_speed_are_shown_and_drawn_into_the_page(
+    call: Call, results: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from attnbench.reporting import plots
+
+    monkeypatch.setattr(plots, "FIGURES", {})
+    stored = write(result(grown("dense", lambda n: 1e-9 * n**2, [256, 512, 1024])), results)
+    (stored.parent / "bad.json").write_text("{")
+    assert "<img" not in call("report", "--format", "html")[1]
+    written = []
+    for folder in ("one", "two"):
+        code, out, err = call("report", "--format", "html", "--plots", "--to", folder)
+        assert code == 0 and "bad.json: cut off" in err
+        names = [Path(line).name for line in out.split()]
+        written.append([Path(folder, name).read_bytes() for name in names])
+    assert names == ["report.html", *(f"speed-{stored.parent.name}-scaling.{kind}" for kind in ("png", "svg"))]
+    assert written[0] == written[1]
+    page, png, svg = written[0]
+    assert base64.b64encode(min(png, svg, key=len)) in page

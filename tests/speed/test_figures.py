@@ -36,6 +36,11 @@ def test_two_lengths_are_no_line(lengths: list[int]) -> None:
     assert fit.exponent(dict.fromkeys(lengths, 1.0)) is None
 
 
+def test_costs_that_do_not_grow_have_the_exponent_zero() -> None:
+    """Scipy has no standard error where there is no spread."""
+    assert fit.exponent(dict.fromkeys(LENGTHS, 7.0)) == fit.Exponent(0.0, 0.0, 4, LENGTHS[4])
+
+
 def test_the_crossover_is_where_the_curves_meet() -> None:
     """1e-9 n^2 = 1e-6 n at n = 1000, between two of the lengths."""
     cells = grown("dense", lambda n: 1e-9 * n**2, LENGTHS) + grown("mine", lambda n: 1e-6 * n, LENGTHS)

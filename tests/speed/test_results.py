@@ -60,6 +60,10 @@ DAMAGED = {
         _changed(lambda data: data["cells"][0]["samples"][0].update(seconds=-1)),  # type: ignore[index]
         "cells.0.samples.0.seconds",
     ),
+    "a length of a thousand digits": (
+        _changed(lambda data: data["cells"][0].update(length=10**1000)),  # type: ignore[index]
+        "cells.0.length",
+    ),
     "infinite time": (
         some().to_json().replace('"seconds": 0.', '"seconds": 1e999, "x": 0.', 1).encode(),
         "JSON|finite",

@@ -65,6 +65,7 @@ REFUSED = {
     "second file": (["a.json"], "goes with --compare BASE"),
     "from and more": (["--from", "a.json", "-m", "dense"], "-m would have no effect"),
     "no file": (["--from", "a.json"], "a.json: cannot be read"),
+    "plots": (["--compare", "a.json", "b.json", "--plots", "out"], "--plots would have no effect"),
     "option": (["-m", "dense", "--set", "x"], "--set takes key=value"),
     "target": (["-m", "dense", "--to", "there.json"], "there.json: exists already"),
 }
@@ -95,6 +96,20 @@ def test_a_stored_result_is_shown_again(call: Call, tmp_path: Path) -> None:
     assert "mine at 1024: out of memory: oh" in out and "n^2.00" in out
     code, out, _ = call("speed", "--from", "a.json", "--json", "--baseline", "mine")
     assert code == 0 and json.loads(out)["figures"]["baseline"] == "mine"
+
+
+def test_a_stored_result_is_drawn(call: Call, tmp_path: Path) -> None:
+    """Against the baseline that was named; where nothing was timed there is nothing to draw."""
+    name = f"speed-{stored(tmp_path / 'a.json').folder}-scaling"
+    code, out, err = call("speed", "--from", "a.json", "--plots", "out", "--baseline", "mine")
+    assert (code, err) == (0, "")
+    assert out.splitlines()[-2:] == [f"plot: out/{name}.png", f"plot: out/{name}.svg"]
+    first = Path("out", f"{name}.svg").read_bytes()
+    assert json.loads(call("speed", "--from", "a.json", "--plots", "out", "--json")[1])["plots"][0].endswith(".png")
+    assert Path("out", f"{name}.svg").read_bytes() != first
+    (tmp_path / "b.json").write_text(result([cell("dense", 256)]).to_json())
+    assert call("speed", "--from", "b.json", "--plots", "none")[0] == 0
+    assert not Path("none").exists()
 
 
 def test_two_results_are_compared(call: Call, tmp_path: Path) -> None:
