@@ -26,8 +26,12 @@ EXAMPLES = (
 def study(
     name: Annotated[str, typer.Argument(help="bottleneck, topology or ablation.")],
     protocol: Annotated[
-        str, typer.Option("--protocol", "-p", help="quick, or another that the study's suite has sizes for.")
-    ] = "quick",
+        str | None, typer.Option("--protocol", "-p", help="Another that the suite has sizes for, such as attnbench-1.")
+    ] = None,
+    suite: Annotated[
+        str | None,
+        typer.Option("--suite", metavar="FILE.toml", help="Cells of your own, such as a mechanism of yours."),
+    ] = None,
     results: Results = Path("results"),
     to: Annotated[
         Path | None, typer.Option("--to", help="Where the page goes.", show_default="results/studies")
@@ -53,9 +57,10 @@ def study(
     asked = registry.load(name)
     if no_run and dry_run:
         raise AttnbenchError("--no-run and --dry-run: neither runs anything; take one")
+    sweeps.check(no_probe, dry_run)
     planned = sweeps.plan(
-        asked.name, protocol=protocol, results=results, workers=workers, threads=threads, budget=budget, device=device,
-        numerics=numerics, prepare=not (no_probe or no_run),
+        suite or asked.name, protocol=protocol, results=results, workers=workers, threads=threads, budget=budget,
+        device=device, numerics=numerics, prepare=not (no_probe or no_run),
     )  # fmt: skip
     if dry_run:
         return sweeps.foretell(planned, not no_probe, seconds_of("--budget", budget), as_json_)
@@ -63,8 +68,9 @@ def study(
         planned.settle()
     else:
         sweeps.perform(planned)
-    command = shlex.join(["attnbench", "study", asked.name, *(["--protocol", protocol] if protocol != "quick" else [])])
-    answer = Answer.of(asked, arms.of_sweep(planned), protocol, command)
+    words = [*(["--suite", suite] if suite else []), *(["--protocol", protocol] if protocol else [])]
+    command = shlex.join(["attnbench", "study", asked.name, *words])
+    answer = Answer.of(asked, arms.of_sweep(planned), planned.suite, command)
     page = _write(answer, to or results / "studies")
     _show(answer, page, as_json_)
     raise typer.Exit(sweeps.exit_code(planned))

@@ -81,17 +81,21 @@ def sweep(
     What is finished is left alone; what failed is kept and listed. Stop with Ctrl-C: the same command goes on.
     Exit 0 when no run failed, 1 when one did.
     """
+    check(no_probe, dry_run)
     planned = plan(
         suite, protocol=protocol, results=results, workers=workers, threads=threads, retry=retry, budget=budget,
         max_time=max_time, device=device, numerics=numerics, prepare=not no_probe,
     )  # fmt: skip
-    if no_probe and not dry_run:
-        raise AttnbenchError("--no-probe goes with --dry-run")
     if dry_run:
         return foretell(planned, not no_probe, seconds_of("--budget", budget), as_json_)
     perform(planned)
     _show(planned, as_json_)
     raise typer.Exit(exit_code(planned))
+
+
+def check(no_probe: bool, dry_run: bool) -> None:
+    if no_probe and not dry_run:
+        raise AttnbenchError("--no-probe goes with --dry-run")
 
 
 def plan(

@@ -12,7 +12,9 @@ from typing import Any
 from attnbench.reporting import style
 from attnbench.reporting.picture import Picture
 from attnbench.reporting.template import render
+from attnbench.store import file_name
 from attnbench.studies.study import Arm, Arms, Finding, Study, adjusted
+from attnbench.suite import Suite
 
 
 @dataclass(frozen=True)
@@ -20,14 +22,14 @@ class Answer:
     """A study with what its runs gave. `expected`: how many runs the suite has; `found`: how many have a score."""
 
     study: Study
-    protocol: str
+    suite: Suite
     arms: Arms
     findings: Sequence[Finding]
     command: str
 
     @classmethod
-    def of(cls, study: Study, arms: Arms, protocol: str, command: str) -> Answer:
-        return cls(study, protocol, arms, adjusted(study.findings(arms)), command)
+    def of(cls, study: Study, arms: Arms, suite: Suite, command: str) -> Answer:
+        return cls(study, suite, arms, adjusted(study.findings(arms)), command)
 
     @property
     def expected(self) -> int:
@@ -40,7 +42,8 @@ class Answer:
     @property
     def name(self) -> str:
         """Of its files; `quick` is the usual protocol."""
-        return self.study.name if self.protocol == "quick" else f"{self.study.name}-{self.protocol}"
+        protocol = self.suite.protocol
+        return file_name(self.suite.name if protocol == "quick" else f"{self.suite.name}-{protocol}")
 
     @property
     def provenance(self) -> list[tuple[str, str]]:
@@ -94,5 +97,11 @@ def as_json(answer: Answer) -> str:
         }
         for name, arm in answer.arms.items()
     }
-    whole = {"study": answer.study.name, "protocol": answer.protocol, "findings": found, "arms": arms}
+    whole = {
+        "study": answer.study.name,
+        "suite": answer.suite.name,
+        "protocol": answer.suite.protocol,
+        "findings": found,
+        "arms": arms,
+    }
     return json.dumps(whole, indent=1, sort_keys=True, allow_nan=False) + "\n"

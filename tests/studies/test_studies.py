@@ -52,7 +52,10 @@ def ladder(
 
 
 def verdicts(arms: Arms, study: Any) -> dict[str, str]:
-    return {one.measure: one.verdict for one in Answer.of(study, arms, "quick", "attnbench study x").findings}
+    return {
+        one.measure: one.verdict
+        for one in Answer.of(study, arms, suites.load(study.name), "attnbench study x").findings
+    }
 
 
 # --- bottleneck -------------------------------------------------------------------------------------------------------
@@ -60,7 +63,7 @@ def verdicts(arms: Arms, study: Any) -> dict[str, str]:
 
 def test_bottleneck_finds_the_slopes_and_the_flatter_one() -> None:
     arms = named(*ladder("bigbird", 0.1), *ladder("longformer", 0.0), *ladder("hst", 0.02, 0.6))
-    every = Answer.of(bottleneck.STUDY, arms, "quick", "").findings
+    every = Answer.of(bottleneck.STUDY, arms, suites.load("bottleneck"), "").findings
     found = {one.measure.split(":")[0]: one for one in every if "doubling" in one.measure}
     assert {name: one.verdict for name, one in found.items()} == {
         "bigbird": "supports", "longformer": "cannot tell", "bigbird - hst": "supports",
@@ -148,7 +151,9 @@ def test_a_study_has_a_suite_of_its_name_in_both_sizes(name: str) -> None:
 @pytest.mark.parametrize("text", HOSTILE)
 def test_the_page_shows_text_as_text_and_is_the_same_twice(text: str) -> None:
     one = arm("hst+sar", [0.8, 0.7, 0.75], {"window_blocks": text})
-    answer = Answer.of(ablation.STUDY, named(one, arm("hst", [0.5, 0.6, 0.55])), "quick", f"attnbench {text}")
+    answer = Answer.of(
+        ablation.STUDY, named(one, arm("hst", [0.5, 0.6, 0.55])), suites.load("ablation"), f"attnbench {text}"
+    )
     page = to_html(answer, list(pictures(answer)))
     assert page == to_html(answer, list(pictures(answer))) and "<script" not in page
     assert page.count("<img") == 1 and "http" not in re.sub(r"data:[^\"]*", "", page).replace("http-equiv", "")
@@ -157,10 +162,10 @@ def test_the_page_shows_text_as_text_and_is_the_same_twice(text: str) -> None:
 
 def test_figures_come_as_svg_and_png_and_only_where_there_is_something() -> None:
     arms = named(*ladder("bigbird", 0.1), *ladder("hst", 0.0))
-    (drawn,) = pictures(Answer.of(bottleneck.STUDY, arms, "attnbench-1", ""))
+    (drawn,) = pictures(Answer.of(bottleneck.STUDY, arms, suites.load("bottleneck", "attnbench-1"), ""))
     assert [name for name, _ in drawn.files] == [f"bottleneck-attnbench-1-accuracy.{kind}" for kind in ("png", "svg")]
     empty = {name: Arm(one.label, one.settings, {}, {}, 5) for name, one in arms.items()}
-    assert list(pictures(Answer.of(bottleneck.STUDY, empty, "quick", ""))) == []
+    assert list(pictures(Answer.of(bottleneck.STUDY, empty, suites.load("bottleneck"), ""))) == []
 
 
 Call = Callable[..., tuple[int, str, str]]
@@ -173,6 +178,41 @@ def test_a_study_of_no_runs_has_a_page_that_says_so(call: Call, tmp_path: Path) 
     assert "Incomplete: 0 of 75 runs" in page and "incomplete: 0 of 75" in err
     found = json.loads((tmp_path / "results" / "studies" / "ablation.json").read_text("utf-8"))
     assert {one["verdict"] for one in found["findings"]} == {"cannot tell"} and len(found["arms"]) == 15
+
+
+OWN = """
+name = "mine"
+seeds = 2
+tasks = ["recall"]
+mechanisms = ["hst"]
+regularizers = ["none", "sar"]
+test_shifts = 2
+[set]
+block_size = 4
+"task.train" = 40
+"task.validation" = 10
+"task.test" = 10
+"model.dim" = 8
+"budget.steps" = 2
+"budget.batch" = 4
+"budget.eval_every" = 2
+"budget.warmup" = 0
+"""
+
+
+def test_a_study_runs_a_suite_of_ones_own_and_does_not_run_it_twice(call: Call, tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text(OWN, "utf-8")
+    words = ["study", "topology", "--suite", "mine.toml", "--results", "results"]
+    assert call(*words)[0] == 0
+    found = json.loads((tmp_path / "results" / "studies" / "mine.json").read_text("utf-8"))
+    assert {name: len(one["test"]) for name, one in found["arms"].items()} == {"hst": 2, "hst+sar": 2}
+    assert [one["estimate"]["seeds"] for one in found["findings"]] == [2, 2]
+    page = (tmp_path / "results" / "studies" / "mine.html").read_bytes()
+    records = sorted((tmp_path / "results" / "runs").rglob("*.json"))
+    code, out, _ = call(*words, "--json")
+    assert code == 0 and json.loads(out)["findings"] == found["findings"]
+    assert sorted((tmp_path / "results" / "runs").rglob("*.json")) == records and len(records) == 4
+    assert (tmp_path / "results" / "studies" / "mine.html").read_bytes() == page
 
 
 @pytest.mark.parametrize(
