@@ -33,27 +33,31 @@ def points(
     """
     from matplotlib.lines import Line2D
 
-    names = list(dict.fromkeys(one.name for series in panels.values() for one in series if any(one.values.values())))
+    every = [one for series in panels.values() for one in series if any(one.values.values())]
+    names = list(dict.fromkeys(one.name for one in every))
     if not names:
         return None
     looks = style.looks(names)
+    found = _levels(arms) if levels else {}
     figure, grid = style.panels(list(panels))
     for axes, (title, series) in zip(grid, panels.items(), strict=True):
         drawn = [one for one in series if any(one.values.values())]
         for place, one in enumerate(drawn):
             _line(axes, one, looks[one.name], (place - (len(drawn) - 1) / 2) * 0.06 if doubling else 0.0, doubling)
         if doubling:
-            ticks = sorted({x for one in drawn for x, values in one.values.items() if values})
-            axes.set_xticks(np.log2(1 + np.array(ticks)), [f"{x:g}" for x in ticks])
-        if levels:
-            _levels(axes.axhline, arms)
+            most = max((x for one in drawn for x, values in one.values.items() if values), default=0)
+            ticks = [0, *(2**n for n in range(int(np.log2(max(most, 1))) + 1))]
+            axes.set_xticks(np.log2(1 + np.array(ticks)), [str(x) for x in ticks])
+        _across(axes.axhline, found)
         axes.set_title("")
         axes.set(xlabel=title, ylabel=label)
+    values = [value for one in every for values in one.values.values() for value in values.values()]
+    _same_heights(grid, [*values, *found.values()])
     handles = [
         Line2D([], [], color=look.colour, linestyle=look.dash, marker=look.marker, markersize=6)
         for look in looks.values()
     ]
-    style.legend(figure, handles, names, style.LEVELS if levels else {})
+    style.legend(figure, handles, names, style.LEVELS if found else {})
     return figure
 
 
@@ -66,14 +70,26 @@ def _line(axes: Axes, one: Series, look: style.Look, aside: float, doubling: boo
     axes.plot(places, means, color=look.colour, linestyle=look.dash, marker=look.marker, markersize=5, linewidth=1.5)
 
 
-def _levels(line: Callable[..., Any], arms: Arms) -> None:
-    """Chance and the best trivial level of the task, of the first run that has them."""
+def _same_heights(grid: Sequence[Axes], values: Sequence[float]) -> None:
+    """Panels are compared with each other."""
+    low, high = min(values), max(values)
+    room = 0.05 * (high - low) or 0.01
+    for axes in grid:
+        axes.set_ylim(low - room, high + room)
+
+
+def _levels(arms: Arms) -> dict[str, float]:
+    """The dash and the place of the best trivial level and of chance, by the first run that has them."""
     quality = next((record.quality for arm in arms.values() for record in arm.records.values() if record.quality), None)
-    if quality is not None:
-        trivial = max(quality.trivial.values(), default=None)
-        for level, dash in zip((trivial, quality.chance), style.LEVELS.values(), strict=True):
-            if level is not None:
-                line(level, color="0.45", linewidth=0.9, linestyle=dash, zorder=0)
+    if quality is None:
+        return {}
+    found = (max(quality.trivial.values(), default=None), quality.chance)
+    return {dash: level for dash, level in zip(style.LEVELS.values(), found, strict=True) if level is not None}
+
+
+def _across(line: Callable[..., Any], levels: Mapping[str, float]) -> None:
+    for dash, level in levels.items():
+        line(level, color="0.45", linewidth=0.9, linestyle=dash, zorder=0)
 
 
 def forest(estimates: Mapping[str, Estimate], label: str) -> Figure | None:
@@ -107,7 +123,7 @@ def rows(arms: Arms) -> Figure | None:
     for place, values in enumerate(drawn.values()):
         axes.scatter(values, [place] * len(values), s=18, color=style.COLOURS[0], alpha=0.5, linewidths=0)
         axes.plot([np.mean(values)], [place], marker="|", markersize=13, markeredgewidth=2, color="0.2")
-    _levels(axes.axvline, arms)
+    _across(axes.axvline, _levels(arms))
     axes.set_yticks(range(len(drawn)), [style.short(name, 60) for name in drawn])
     axes.set_ylim(len(drawn) - 0.5, -0.5)
     axes.set_xlabel("test score; dotted chance, dashed the best trivial predictor")
