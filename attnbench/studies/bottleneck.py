@@ -78,7 +78,7 @@ def _flatter(arms: Arms, mechanism: str) -> Finding:
 
 def _hst_slope(arms: Arms) -> Finding:
     return estimated(
-        "HST itself gets better with more global tokens (the claim says hardly)",
+        "HST itself still gets better with more global tokens",
         f"hst: {_MEASURE}",
         1,
         lambda: over_seeds(_slopes(arms, "hst")),
