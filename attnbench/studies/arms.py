@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from attnbench.errors import AttnbenchError
 from attnbench.outcomes import Outcome
 from attnbench.standing import Examples
 from attnbench.statistics import Scores
@@ -11,11 +12,17 @@ from attnbench.sweep import Sweep
 
 
 def of_sweep(sweep: Sweep) -> Arms:
-    """By name, in the suite's order. Runs without a record, and trials, are left out."""
+    """By name, in the suite's order. Runs without a record, and trials, are left out.
+
+    Raises:
+        AttnbenchError: two cells of one name, so on two tasks.
+    """
     arms: dict[str, Arm] = {}
     for place in range(len(sweep.survey.cells)):
         outcomes = {run.seed: out for run, out in sweep.outcomes.items() if run.cell == place and run.trial is None}
         arm = _arm(sweep, place, outcomes)
+        if arm.name in arms:
+            raise AttnbenchError(f"{sweep.suite.name}: {arm.name} is there on two tasks; a study takes one")
         arms[arm.name] = arm
     return arms
 

@@ -215,6 +215,12 @@ def test_a_study_runs_a_suite_of_ones_own_and_does_not_run_it_twice(call: Call, 
     assert (tmp_path / "results" / "studies" / "mine.html").read_bytes() == page
 
 
+def test_a_study_is_of_one_task(call: Call, tmp_path: Path) -> None:
+    (tmp_path / "two.toml").write_text('name = "two"\ntasks = ["recall", "needle"]\nmechanisms = ["hst"]\n', "utf-8")
+    code, _, err = call("study", "topology", "--suite", "two.toml", "--no-run")
+    assert code == 2 and err.strip() == "error: two: hst is there on two tasks; a study takes one"
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
