@@ -3,7 +3,7 @@ VENV ?= .venv
 RESULTS ?= results/demo
 # Extra words for the `pip install` of torch alone, such as the index of its CPU builds.
 TORCH_FLAGS ?=
-# Processes of the tests; a file is one process's.
+# Processes of `make test`; a file is one process's.
 TEST_PROCESSES ?= auto
 
 ifndef PYTHON
@@ -14,7 +14,7 @@ endif
 BIN := $(VENV)/bin
 ATTNBENCH := $(BIN)/attnbench
 INSTALLED := $(VENV)/.installed
-PYTEST := $(BIN)/pytest -n $(TEST_PROCESSES) --maxprocesses 8 --dist loadfile --ignore tests/benchmarks
+PYTEST := $(BIN)/pytest --ignore tests/benchmarks
 PIP_INSTALL := $(BIN)/python -m pip install -c constraints.txt
 
 .DEFAULT_GOAL := help
@@ -39,9 +39,9 @@ demo: venv  ## Pathfinder with ERNIE-Sparse, then three mechanisms compared on r
 	$(ATTNBENCH) report --results $(RESULTS)
 
 test: venv  ## The tests, without those marked slow, gpu or slurm
-	$(PYTEST) -m "not slow and not gpu and not slurm"
+	$(PYTEST) -n $(TEST_PROCESSES) --maxprocesses 8 --dist loadfile -m "not slow and not gpu and not slurm"
 
-test-slow: venv  ## The tests marked slow
+test-slow: venv  ## The tests marked slow, in one process: some measure memory, or start many processes themselves
 	$(PYTEST) -m "slow and not gpu and not slurm" || [ $$? -eq 5 ]  # 5: there are none
 
 bench: venv  ## Time what tests/benchmarks holds
