@@ -53,7 +53,7 @@ screenshots: venv  ## Pictures of the HTML report of results/ into docs/images, 
 lint: venv  ## ruff, mypy, import-linter
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy attnbench mechanisms tasks
+	$(BIN)/mypy attnbench mechanisms tasks suites
 	$(BIN)/lint-imports
 
 format: venv  ## Let ruff mend what it can

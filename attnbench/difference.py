@@ -49,7 +49,7 @@ def answer(record: Record, shifts: int) -> dict[str, Any]:
     at the first `shifts`.
     """
     found = record.model_dump(mode="json", include={"status", "quality", "curve", "shifts"})
-    return found | {"predictions": record.predictions_sha, "shifts": found.get("shifts", [])[:shifts]}
+    return found | {"predictions": record.predictions_sha, "shifts": found["shifts"][:shifts]}
 
 
 def _circumstances(record: Record) -> dict[str, Any]:

@@ -13,14 +13,7 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 import pydantic_core
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    SerializerFunctionWrapHandler,
-    model_serializer,
-    model_validator,
-)
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from attnbench.errors import AttnbenchError
 
@@ -239,17 +232,10 @@ class Record(_Frozen):
         canonical([[plugin.options for plugin in plugins], sections, tuning, self.machine, self.code])
         return self
 
-    @model_serializer(mode="wrap")
-    def _without_what_nobody_asked_for(self, serialise: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """A record without shifts is, byte for byte, what it was before there were any."""
-        found: dict[str, Any] = serialise(self)
-        if not self.shifts:
-            found.pop("shifts", None)
-        return found
-
     def to_json(self) -> str:
-        """Readable, stable JSON: same record, same bytes."""
-        return json.dumps(self.model_dump(mode="json", by_alias=True), indent=1, sort_keys=True, allow_nan=False) + "\n"
+        """Readable, stable JSON: same record, same bytes. One without shifts is as it was before there were any."""
+        data = self.model_dump(mode="json", by_alias=True, exclude=None if self.shifts else {"shifts"})
+        return json.dumps(data, indent=1, sort_keys=True, allow_nan=False) + "\n"
 
 
 def canonical(value: Any) -> str:

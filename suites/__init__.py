@@ -1,1 +1,1 @@
-"""Suites that come with attnbench: `attnbench sweep NAME`."""
+"""Suites that come with attnbench, `attnbench sweep NAME`, and the studies made of some, `attnbench study NAME`."""

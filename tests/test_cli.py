@@ -168,7 +168,7 @@ def test_the_help_of_every_command_has_examples_that_parse(call: Call) -> None:
     assert isinstance(group, typer.core.TyperGroup)
     assert set(group.commands) == {
         "list", "show", "run", "sweep", "new", "report", "check", "data", "speed", "compare", "diff", "reproduce",
-        "merge",
+        "merge", "study",
     }  # fmt: skip
     data = group.commands.pop("data")
     assert isinstance(data, typer.core.TyperGroup) and set(data.commands) == {"prepare", "verify", "export"}

@@ -1,3 +1,3 @@
-"""Questions asked with a suite of runs: claims that the runs can test, figures, and a page. One module each, which
-defines STUDY; `registry` lists them.
+"""How a question is asked with a suite of runs: arms, estimates, findings, figures, a page. The studies themselves lie
+beside their suites.
 """

@@ -10,12 +10,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from attnbench.suites import ablation, bottleneck, topology
 from books import HOSTILE
 from factories import make_quality, make_record
 
 from attnbench import suite as suites
 from attnbench.record import ShiftPoint
-from attnbench.studies import ablation, bottleneck, registry, topology
+from attnbench.studies import registry
 from attnbench.studies.page import Answer, as_json, pictures, to_html
 from attnbench.studies.study import Arm, Arms
 
@@ -141,7 +142,7 @@ def test_ablation_names_the_arms_it_lacks_and_knows_twice_the_steps() -> None:
 # --- every study ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", registry.NAMES)
+@pytest.mark.parametrize("name", registry.names())
 def test_a_study_has_a_suite_of_its_name_in_both_sizes(name: str) -> None:
     study, suite = registry.load(name), suites.load(name)
     assert study.name == suite.name == name and suite.tune.grid and len(suite.tune.grid["budget.lr"]) == 3
