@@ -232,10 +232,13 @@ class Record(_Frozen):
         canonical([[plugin.options for plugin in plugins], sections, tuning, self.machine, self.code])
         return self
 
+    def plain(self) -> dict[str, Any]:
+        """What stands in the file. A record without shifts is as it was before there were any."""
+        return self.model_dump(mode="json", by_alias=True, exclude=None if self.shifts else {"shifts"})
+
     def to_json(self) -> str:
-        """Readable, stable JSON: same record, same bytes. One without shifts is as it was before there were any."""
-        data = self.model_dump(mode="json", by_alias=True, exclude=None if self.shifts else {"shifts"})
-        return json.dumps(data, indent=1, sort_keys=True, allow_nan=False) + "\n"
+        """Readable, stable JSON: same record, same bytes."""
+        return json.dumps(self.plain(), indent=1, sort_keys=True, allow_nan=False) + "\n"
 
 
 def canonical(value: Any) -> str:

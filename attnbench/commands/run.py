@@ -98,7 +98,7 @@ def run(
         print(f"{stopped}; what was done is kept\ngo on with: {again}", file=sys.stderr)
         raise typer.Exit(130) from None
     if as_json_:
-        print_json({"path": str(path), **record.model_dump(mode="json", by_alias=True)})
+        print_json({"path": str(path), **record.plain()})
     else:
         screen.put(screen.outcome(record))
         print(f"record: {path}")  # outside the table, so that no terminal breaks the path
