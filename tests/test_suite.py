@@ -140,6 +140,12 @@ def test_a_suite_under_another_protocol_has_the_keys_it_says(tmp_path: Path) -> 
     assert (other.tasks, other.mechanisms, other.under) == (usual.tasks, usual.mechanisms, {})
     with pytest.raises(AttnbenchError, match=r"lra-2021.*attnbench-1, quick"):
         suites.load(str(path), "lra-2021")
+    values = '[set]\nmodel.dim = "$wide"\n[values]\nwide = 8\n[under.attnbench-1]\nvalues = { wide = 64 }\n'
+    path.write_text(HEAD + values, "utf-8")
+    assert [suites.load(str(path), one).set for one in (None, "attnbench-1")] == [{"model.dim": 8}, {"model.dim": 64}]
+    path.write_text(HEAD + '[set]\nmodel.dim = "$wdie"\n[values]\nwide = 8\n', "utf-8")
+    with pytest.raises(AttnbenchError, match=r"\$wdie.*\$wide"):
+        suites.load(str(path))
     path.write_text(HEAD + "[under.attnbench-1]\nsedes = 7\n", "utf-8")
     with pytest.raises(AttnbenchError, match=r"mine\.toml: .*sedes"):
         suites.load(str(path), "attnbench-1")
