@@ -19,7 +19,8 @@ def peak_of(run: Run, device: str) -> int | None:
     """Bytes by which one call raises the memory in use; None where this cannot be seen.
 
     The call must have been made before, so that libraries and tables are loaded. On a CPU it is the resident memory of
-    the process, whose peak Linux lets begin anew.
+    the process, whose peak Linux lets begin anew; so only a process of its own, in which nothing large was freed that
+    the call could use again, shows all of it.
     """
     release(device)
     if device == "cuda":

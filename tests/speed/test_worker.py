@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -199,19 +202,30 @@ def test_the_peak_of_a_gpu_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.skipif(not footprint._MARKS.exists(), reason="only Linux lets the peak begin anew")
 def test_a_peak_is_that_of_the_call_and_not_of_one_before() -> None:
-    """64 MiB, then 8: each net of what is held already, such as 32 MiB of input."""
-    held = torch.ones(32 << 18)
+    """64 MiB, then 8: each net of what is held already, such as 32 MiB of input. In a process of its own, as cells
+    are: what other tests have left free in this one would be used again.
+    """
+    code = """
+import json, torch
+from attnbench.speed import footprint
 
-    def use(mib: int) -> int:
-        def run() -> None:
-            torch.ones(mib << 18).sum()
+held = torch.ones(32 << 18)
 
-        run()
-        return (footprint.peak_of(run, "cpu") or 0) / 2**20
+def use(mib):
+    def run():
+        torch.ones(mib << 18).sum()
 
-    assert use(64) == pytest.approx(64, abs=4)
-    assert use(8) == pytest.approx(8, abs=4)
-    assert held.sum() == 32 << 18
+    run()
+    return footprint.peak_of(run, "cpu") / 2**20
+
+print(json.dumps([use(64), use(8), held.sum().item()]))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    large, small, held = json.loads(done.stdout)
+    assert large == pytest.approx(64, abs=4)
+    assert small == pytest.approx(8, abs=4)
+    assert held == 32 << 18
 
 
 def test_selective_mechanisms_may_choose_otherwise_in_bfloat16_but_not_in_float32() -> None:
