@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -162,7 +163,8 @@ def build(records: Iterable[Record]) -> Report:
 
     Trials are left out.
 
-    Records share an entry only if their spec hash is equal. A record is stale when the newest record with the same
+    Of the tables of one protocol that with most records comes first. Records share an entry only if their spec hash is
+    equal. A record is stale when the newest record with the same
     mechanism under this label, task, data, regularizer or engine has another source.
     """
     counted = [record for record in records if record.kind != "trial"]
@@ -176,7 +178,8 @@ def build(records: Iterable[Record]) -> Report:
         tuning = record.tuning and record.tuning.asked.model_dump(mode="json")
         asked = canonical([protocol.seeds, protocol.parameters_within, tuning])  # of a file that was edited
         protocols[protocol.name, protocol.version, canonical(protocol.changes), asked].append(run)
-    return Report(tuple(_table(*protocol[:3], protocols[protocol]) for protocol in sorted(protocols)))
+    listed = sorted(protocols, key=lambda one: (*one[:2], -len(protocols[one]), one))
+    return Report(tuple(_table(*protocol[:3], protocols[protocol]) for protocol in listed))
 
 
 def _sources(record: Record) -> list[tuple[tuple[str, ...], str]]:
@@ -232,8 +235,14 @@ def _describe(values: Mapping[_Path, str], paths: Iterable[_Path]) -> str:
     return ", ".join(f"{name}={value.strip(chr(34))[:12] if source else value}" for name, value, source in shown)
 
 
+def _by_numbers(text: str) -> list[tuple[float, str]]:
+    """A key that sorts 2 before 12."""
+    parts = re.split(r"(\d+(?:\.\d+)?)", text)
+    return [(float(part), "") if at % 2 else (-1.0, part) for at, part in enumerate(parts)]
+
+
 def _table(protocol: str, version: int, changes: str, runs: list[_Run]) -> Table:
-    questions = sorted({run.question for run in runs})
+    questions = sorted({run.question for run in runs}, key=lambda one: (one[0], _by_numbers(one[1]), one))
     columns = tuple(_column(question, questions, runs) for question in questions)
     cells: dict[tuple[Any, ...], dict[tuple[str, str], list[_Run]]] = defaultdict(lambda: defaultdict(list))
     apart = _apart(runs)
@@ -244,7 +253,7 @@ def _table(protocol: str, version: int, changes: str, runs: list[_Run]) -> Table
         cells[row][run.question].append(run)
     rows = []
     notes = _unequal_settings(columns, questions, runs)
-    for row in sorted(cells):
+    for row in sorted(cells, key=lambda row: (*row[:2], _by_numbers(row[2]), row)):
         entries = []
         for column, question in zip(columns, questions, strict=True):
             chosen, repeated = _one_per_seed(cells[row].get(question, []))

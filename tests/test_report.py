@@ -170,6 +170,13 @@ def test_two_specs_under_one_label_are_two_rows_that_name_the_difference() -> No
     assert "hst (mechanism.block_size=32)" in to_markdown(build(records))
 
 
+def test_rows_stand_in_the_order_of_their_numbers() -> None:
+    values = [0, 0.05, 0.5, 2, 12, 100]
+    records = [make_record(label="hst", options={"size": value}, seed=seed) for seed, value in enumerate(values)]
+    table = only_table(records[::-1])
+    assert [row.options for row in table.rows] == [f"mechanism.size={value}" for value in values]
+
+
 @pytest.mark.parametrize(
     ("one", "other"),
     [
@@ -237,6 +244,14 @@ def test_protocols_and_their_versions_never_share_a_table() -> None:
     assert "## quick, version 1\n\nChanged: budget.steps=9\n" in text
 
 
+def test_of_one_protocol_the_table_with_most_records_comes_first() -> None:
+    records = [make_record(protocol_changes={"budget": {"steps": 9}}, seed=seed) for seed in (0, 1)]
+    records += [make_record(protocol_changes={"budget": {"steps": 8}}), make_record()]
+    changes = [table.changes for table in build(records).tables]
+    assert changes[0] == "budget.steps=9"
+    assert sorted(changes[1:]) == ["", "budget.steps=8"]
+
+
 def test_a_task_with_other_options_is_another_column() -> None:
     records = [
         make_record(label="dense", task_options={"pairs": 8, "queries": 4}, data_key="8", test=0.9),
@@ -245,8 +260,8 @@ def test_a_task_with_other_options_is_another_column() -> None:
         ),
     ]
     table = only_table(records)
-    assert [column.title for column in table.columns] == ["recall (pairs=64)", "recall (pairs=8)"]
-    assert [cell[:5] for cell in texts(table)["dense", "", False]] == ["-", "0.900"]
+    assert [column.title for column in table.columns] == ["recall (pairs=8)", "recall (pairs=64)"]
+    assert [cell[:5] for cell in texts(table)["dense", "", False]] == ["0.900", "-"]
     assert not any(row.stale for row in table.rows)
 
 
