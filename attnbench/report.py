@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import json
-import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from attnbench.apart import Path, by_numbers, describe, differing, dotted, flatten_json, is_source, sources, values_of
 from attnbench.comparison import Difference
 from attnbench.record import FINISHED, Quality, Record, Tuning, canonical
 from attnbench.statistics import summarise
 
-#: A value's place in a spec: keys, and positions in lists.
-_Path = tuple[str | int, ...]
 ONE_MODEL = "this trained model only"
 
 
@@ -150,7 +148,7 @@ class _Run:
 
     record: Record
     question: tuple[str, str]
-    values: Mapping[_Path, str]
+    values: Mapping[Path, str]
     stale: bool
 
     @property
@@ -161,20 +159,18 @@ class _Run:
 def build(records: Iterable[Record]) -> Report:
     """Groups records into tables: by protocol and its version, then label (rows) and task with options (columns).
 
-    Trials are left out.
-
-    Of the tables of one protocol that with most records comes first. Records share an entry only if their spec hash is
-    equal. A record is stale when the newest record with the same
-    mechanism under this label, task, data, regularizer or engine has another source.
+    Trials are left out. Of the tables of one protocol that with most records comes first. Records share an entry only
+    if their spec hash is equal. A record is stale when the newest record with the same mechanism under this label,
+    task, data, regularizer or engine has another source.
     """
     counted = [record for record in records if record.kind != "trial"]
     ordered = sorted(counted, key=lambda record: (record.started, record.id))
-    newest = {key: value for record in ordered for key, value in _sources(record)}
+    newest = {key: value for record in ordered for key, value in sources(record)}
     protocols: dict[tuple[str, int, str, str], list[_Run]] = defaultdict(list)
     for record in ordered:
-        stale = any(newest[key] != value for key, value in _sources(record))
+        stale = any(newest[key] != value for key, value in sources(record))
         task, protocol = record.spec.task, record.spec.protocol
-        run = _Run(record, (task.name, canonical(task.options)), _values(record), stale)
+        run = _Run(record, (task.name, canonical(task.options)), values_of(record), stale)
         tuning = record.tuning and record.tuning.asked.model_dump(mode="json")
         asked = canonical([protocol.seeds, protocol.parameters_within, tuning])  # of a file that was edited
         protocols[protocol.name, protocol.version, canonical(protocol.changes), asked].append(run)
@@ -182,78 +178,19 @@ def build(records: Iterable[Record]) -> Report:
     return Report(tuple(_table(*protocol[:3], protocols[protocol]) for protocol in listed))
 
 
-def _sources(record: Record) -> list[tuple[tuple[str, ...], str]]:
-    """The code and data behind a record: what it belongs to, and its fingerprint."""
-    spec = record.spec
-    protocol, task = canonical(spec.protocol.model_dump(mode="json")), spec.task
-    return [
-        (("engine",), str(spec.engine)),
-        (("mechanism", record.label, spec.mechanism.name), spec.mechanism.source_sha),
-        (("task", task.name), task.source_sha),
-        (("data", protocol, task.name, canonical(task.options)), task.data_key),
-        *((("regularizer", part.name), part.source_sha) for part in spec.regularizer),
-    ]
-
-
-def _values(record: Record) -> dict[_Path, str]:
-    """Every value of the spec as JSON by its path, without what the table and the column already say."""
-    flat = flatten(record.spec.model_dump(mode="json"))
-    said = (("protocol",), ("task", "name"), ("task", "options"))
-    return {path: value for path, value in flat.items() if path[:1] not in said and path[:2] not in said}
-
-
-def flatten(value: Any, path: _Path = ()) -> dict[_Path, str]:
-    if isinstance(value, dict | list) and value:
-        items = value.items() if isinstance(value, dict) else enumerate(value)
-        return {p: v for key, part in items for p, v in flatten(part, (*path, key)).items()}
-    return {path: canonical(value)}
-
-
-def _flatten_json(text: str) -> dict[_Path, str]:
-    """The values of a JSON object by path; none for an empty one."""
-    return {path: value for path, value in flatten(json.loads(text)).items() if path}
-
-
-def _is_source(path: _Path) -> bool:
-    fingerprint = path[-1] in ("source_sha", "data_key") and "options" not in path
-    return path == ("engine",) or (path[0] in ("mechanism", "task", "regularizer") and fingerprint)
-
-
-def _differing(specs: Iterable[Mapping[_Path, str]]) -> set[_Path]:
-    """Paths at which not all of the specs have the same value."""
-    listed = list(specs)
-    paths = {path for spec in listed for path in spec}
-    return {path for path in paths if len({spec.get(path) for spec in listed}) > 1}
-
-
-def _name(path: _Path) -> str:
-    return ".".join(str(part) for part in path if part != "options")
-
-
-def _describe(values: Mapping[_Path, str], paths: Iterable[_Path]) -> str:
-    shown = sorted((_name(path), values[path], _is_source(path)) for path in paths if path in values)
-    return ", ".join(f"{name}={value.strip(chr(34))[:12] if source else value}" for name, value, source in shown)
-
-
-def _by_numbers(text: str) -> list[tuple[float, str]]:
-    """A key that sorts 2 before 12."""
-    parts = re.split(r"(\d+(?:\.\d+)?)", text)
-    return [(float(part), "") if at % 2 else (-1.0, part) for at, part in enumerate(parts)]
-
-
 def _table(protocol: str, version: int, changes: str, runs: list[_Run]) -> Table:
-    questions = sorted({run.question for run in runs}, key=lambda one: (one[0], _by_numbers(one[1]), one))
+    questions = sorted({run.question for run in runs}, key=lambda one: (one[0], by_numbers(one[1]), one))
     columns = tuple(_column(question, questions, runs) for question in questions)
     cells: dict[tuple[Any, ...], dict[tuple[str, str], list[_Run]]] = defaultdict(lambda: defaultdict(list))
     apart = _apart(runs)
     for run in runs:
-        paths = {path for path in apart[run.record.label] if run.stale or not _is_source(path)}
+        paths = {path for path in apart[run.record.label] if run.stale or not is_source(path)}
         exactly = sorted(canonical([list(path), run.values[path]]) for path in paths if path in run.values)
-        row = (run.record.label, run.stale, _describe(run.values, paths), tuple(exactly))
+        row = (run.record.label, run.stale, describe(run.values, paths), tuple(exactly))
         cells[row][run.question].append(run)
     rows = []
     notes = _unequal_settings(columns, questions, runs)
-    for row in sorted(cells, key=lambda row: (*row[:2], _by_numbers(row[2]), row)):
+    for row in sorted(cells, key=lambda row: (*row[:2], by_numbers(row[2]), row)):
         entries = []
         for column, question in zip(columns, questions, strict=True):
             chosen, repeated = _one_per_seed(cells[row].get(question, []))
@@ -262,9 +199,9 @@ def _table(protocol: str, version: int, changes: str, runs: list[_Run]) -> Table
         rows.append(Row(label=row[0], stale=row[1], options=row[2], entries=tuple(entries)))
     within = runs[0].record.spec.protocol.parameters_within
     notes += [note for row in rows for note in _oversized(row, columns, within)]
-    changed = {path: value for path, value in _flatten_json(changes).items() if path[0] != "tuning"}
+    changed = {path: value for path, value in flatten_json(changes).items() if path[0] != "tuning"}
     tuning = _describe_tuning(json.loads(changes), runs)
-    return Table(protocol, version, _describe(changed, changed), tuning, columns, tuple(rows), tuple(notes))
+    return Table(protocol, version, describe(changed, changed), tuning, columns, tuple(rows), tuple(notes))
 
 
 def _oversized(row: Row, columns: tuple[Column, ...], within: float | None) -> list[str]:
@@ -292,25 +229,25 @@ def _describe_tuning(changes: Mapping[str, Any], runs: list[_Run]) -> str:
     return f"{grid}; by validation on seed {', '.join(map(str, tuning.seeds))}{shared}"
 
 
-def _apart(runs: list[_Run]) -> dict[str, set[_Path]]:
+def _apart(runs: list[_Run]) -> dict[str, set[Path]]:
     """By label: the paths that tell apart specs which would otherwise share an entry."""
-    groups: dict[tuple[str, tuple[str, str]], list[Mapping[_Path, str]]] = defaultdict(list)
+    groups: dict[tuple[str, tuple[str, str]], list[Mapping[Path, str]]] = defaultdict(list)
     for run in runs:
         groups[run.record.label, run.question].append(run.values)
-    apart: dict[str, set[_Path]] = defaultdict(set)
+    apart: dict[str, set[Path]] = defaultdict(set)
     for (label, _), specs in groups.items():
-        apart[label] |= _differing(specs)
+        apart[label] |= differing(specs)
     return apart
 
 
 def _column(question: tuple[str, str], questions: list[tuple[str, str]], runs: list[_Run]) -> Column:
     task, options = question
-    same_task = [_flatten_json(other) for name, other in questions if name == task]
+    same_task = [flatten_json(other) for name, other in questions if name == task]
     live = [run.quality for run in runs if run.question == question and not run.stale and run.quality is not None]
     trivial = max(((score, name) for quality in live for name, score in quality.trivial.items()), default=(None, ""))
     return Column(
         task=task,
-        options=_describe(_flatten_json(options), _differing(same_task)),
+        options=describe(flatten_json(options), differing(same_task)),
         metric=", ".join(sorted({quality.metric for quality in live})),
         chance=max((quality.chance for quality in live), default=None),
         trivial=trivial[0],
@@ -324,12 +261,12 @@ def _unequal_settings(columns: tuple[Column, ...], questions: list[tuple[str, st
     notes = []
     for column, question in zip(columns, questions, strict=True):
         live = [run for run in runs if run.question == question and not run.stale]
-        paths = _differing(run.values for run in live)
+        paths = differing(run.values for run in live)
         chosen = {tuple(key.split(".")) for run in live if run.record.tuning for key in run.record.tuning.chosen}
-        for path in sorted(paths - chosen, key=_name):
+        for path in sorted(paths - chosen, key=dotted):
             if path[0] in ("model", "budget", "numerics", "padding"):
                 found = sorted({f"{run.record.label} {run.values.get(path, 'none')}" for run in live})
-                notes.append(f"{column.title}: rows differ in {_name(path)}: {', '.join(found)}")
+                notes.append(f"{column.title}: rows differ in {dotted(path)}: {', '.join(found)}")
     return notes
 
 

@@ -9,9 +9,10 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from attnbench.apart import flatten
 from attnbench.comparison import Difference
 from attnbench.record import Quality, Record, canonical
-from attnbench.report import Column, Entry, Row, Table, flatten
+from attnbench.report import Column, Entry, Row, Table
 from attnbench.tables import visible
 
 #: A longer curve is thinned to so many points.
