@@ -8,7 +8,7 @@ from __future__ import annotations
 import gc
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -115,16 +115,21 @@ def holm(p_values: Sequence[float]) -> list[float]:
         gc.unfreeze()
 
 
-def tied_with_best(means: Mapping[str, float], differences: Iterable[Difference]) -> dict[str, bool]:
+def tied_with_best(
+    means: Mapping[str, float], differences: Iterable[Difference], learned: Container[str] = ()
+) -> dict[str, bool]:
     """Whether a cell is the best by its mean, or its difference from the best does not show.
 
-    A cell without a difference from the best, for want of a common seed or of scores of examples, is left out.
+    A cell that is not among those that `learned` is not tied with one that is: few seeds may hide the difference, yet
+    its scores could be had without attention. A cell without a difference from the best, for want of a common seed or
+    of scores of examples, is left out.
     """
     if not means:
         return {}
     best = max(means, key=lambda name: means[name])
     pairs = ((pair, one) for one in differences for pair in ((one.first, one.second), (one.second, one.first)))
-    return {best: True} | {other: not one.differs for (other, name), one in pairs if name == best and other in means}
+    found = {other: not one.differs for (other, name), one in pairs if name == best and other in means}
+    return {best: True} | {other: tied and (other in learned or best not in learned) for other, tied in found.items()}
 
 
 @dataclass(frozen=True)

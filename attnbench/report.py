@@ -54,7 +54,8 @@ class Entry:
         chosen: the values, by key.
         shifts: the points of the records' tests with moved input, each with its seed.
         ids: the records counted; `scored` are those with a score, by seed.
-        tied: the best of its column, or its difference from the best does not show; None before that is judged.
+        tied: the best of its column, or its difference from the best does not show and some run is above the trivial
+            predictors where the best is; None before that is judged.
     """
 
     spec_hash: str
@@ -159,7 +160,7 @@ class _Run:
 def build(records: Iterable[Record]) -> Report:
     """Groups records into tables: by protocol and its version, then label (rows) and task with options (columns).
 
-    Trials are left out. Of the tables of one protocol that with most records comes first. Records share an entry only
+    Trials are left out. The table with most records comes first. Records share an entry only
     if their spec hash is equal. A record is stale when the newest record with the same mechanism under this label,
     task, data, regularizer or engine has another source.
     """
@@ -174,7 +175,7 @@ def build(records: Iterable[Record]) -> Report:
         tuning = record.tuning and record.tuning.asked.model_dump(mode="json")
         asked = canonical([protocol.seeds, protocol.parameters_within, tuning])  # of a file that was edited
         protocols[protocol.name, protocol.version, canonical(protocol.changes), asked].append(run)
-    listed = sorted(protocols, key=lambda one: (*one[:2], -len(protocols[one]), one))
+    listed = sorted(protocols, key=lambda one: (-len(protocols[one]), one))
     return Report(tuple(_table(*protocol[:3], protocols[protocol]) for protocol in listed))
 
 

@@ -88,7 +88,8 @@ def _judged(table: Table, examples: Examples) -> Table:
         cells = {name: examples.of_entry(entry) for name, entry in entries.items()}
         differences = of_column(_aligned(cells, column.title, examples))
         means = {name: entry.mean for name, entry in entries.items() if entry.mean is not None}
-        tied.append(tied_with_best(means, differences))
+        learned = {name for name, entry in entries.items() if "ok" in dict(entry.statuses)}
+        tied.append(tied_with_best(means, differences, learned))
         found.append(tuple(differences))
         columns.append(replace(column, separates=separates(column, live, entries, differences)))
     ranks = mean_ranks({name: row for name, row in live.items() if all(e and e.mean is not None for e in row.entries)})

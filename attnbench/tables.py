@@ -18,7 +18,8 @@ _LEGEND = (
     f"`(1 seed)`: 95 % interval over test examples, {ONE_MODEL}. `k of n`: runs with that status, of all seeds run. "
     "**stale**: older source code or data than the newest run; not comparable with the other rows. "
     f"{_TIED}: the best of its column, or its difference from the best does not show (paired by seed and example; Holm "
-    "over all pairs of the column, level 0.05). *separates*: whether the task's own controls, who must solve it and "
+    "over all pairs of the column, level 0.05); not where the best beats the trivial predictors and no run of the cell "
+    "does. *separates*: whether the task's own controls, who must solve it and "
     "who cannot, differ."
 )
 

@@ -11,16 +11,14 @@ from pathlib import Path
 
 from playwright.sync_api import Page, sync_playwright
 
-WIDE, PHONE = {"width": 1280, "height": 800}, {"width": 390, "height": 844}
+WIDE, LOW = {"width": 1280, "height": 1500}, {"width": 1280, "height": 800}
 
 
-def pictures(page: Page, folder: Path, name: str) -> None:
-    """The top of the page, and its first cell with a curve, opened."""
-    page.screenshot(path=folder / f"report-{name}.png")
+def open_first_cell(page: Page) -> None:
+    """The first cell with a curve, scrolled to that."""
     page.locator("td.score button").first.click()
     page.locator("dialog .run").first.evaluate("run => { run.open = true; }")
     page.locator("dialog .curve").first.scroll_into_view_if_needed()
-    page.screenshot(path=folder / f"report-{name}-cell.png")
 
 
 def main() -> None:
@@ -30,25 +28,16 @@ def main() -> None:
     if chromium is None:
         raise SystemExit("no Chromium: apt-get install chromium")
     with tempfile.TemporaryDirectory() as scratch, sync_playwright() as playwright:
-        command = [
-            sys.executable,
-            "-m",
-            "attnbench",
-            "report",
-            "--results",
-            results,
-            "--format",
-            "html",
-            "--to",
-            scratch,
-        ]
-        subprocess.run(command, check=True)
+        report = ["report", "--results", results, "--format", "html", "--to", scratch]
+        subprocess.run([sys.executable, "-m", "attnbench", *report], check=True)
         arguments = ["--no-sandbox"] if os.geteuid() == 0 else []  # Chromium refuses a sandbox to root
         browser = playwright.chromium.launch(executable_path=chromium, args=arguments)
-        for name, size, scheme in (("light", WIDE, "light"), ("dark", WIDE, "dark"), ("phone", PHONE, "light")):
+        for name, size, scheme in (("light", WIDE, "light"), ("dark", WIDE, "dark"), ("cell", LOW, "light")):
             page = browser.new_page(viewport=size, color_scheme=scheme)
             page.goto((Path(scratch) / "report.html").as_uri())
-            pictures(page, folder, name)
+            if name == "cell":
+                open_first_cell(page)
+            page.screenshot(path=folder / f"report-{name}.png")
             page.close()
         browser.close()
     for path in sorted(folder.glob("report-*.png")):

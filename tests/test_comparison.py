@@ -294,3 +294,18 @@ MEANS = {"a": 0.7, "b": 0.9, "c": 0.8}
 )
 def test_tied_with_the_best(means: Mapping[str, float], differences: list[Difference], tied: dict[str, bool]) -> None:
     assert tied_with_best(means, differences) == tied
+
+
+@pytest.mark.parametrize(
+    ("learned", "tied"),
+    [
+        ({"b", "c"}, {"a": False, "b": True, "c": True}),
+        ({"a", "b", "c"}, {"a": True, "b": True, "c": True}),
+        # Where nobody learned anything, all are as good.
+        ((), {"a": True, "b": True, "c": True}),
+        ({"a"}, {"a": True, "b": True, "c": True}),
+    ],
+)
+def test_what_learned_nothing_is_not_tied_with_what_did(learned: set[str], tied: dict[str, bool]) -> None:
+    differences = [pair("a", "b", adjusted=0.2), pair("b", "c", adjusted=0.2)]
+    assert tied_with_best(MEANS, differences, learned) == tied

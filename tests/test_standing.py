@@ -118,6 +118,16 @@ def test_the_best_and_what_does_not_differ_from_it_are_tied(results: Results) ->
     assert [row["entries"][0]["tied"] for row in rows] == [True, False, True]
 
 
+def test_what_no_run_learned_is_not_tied_however_few_the_seeds(results: Results) -> None:
+    results.seeds("best", 0.9)
+    for seed, share in enumerate((0.1, 0.5, 0.9)):
+        results.add("lucky", share, seed, status="ok" if seed == 2 else "trivial")
+        results.add("spread", share, seed, status="trivial" if seed else "not_above_chance")
+    assert ties(results.table) == {"best": True, "lucky": True, "spread": False}
+    shows = {one.second: one.differs for column in results.table.differences for one in column if one.first == "best"}
+    assert shows == {"lucky": False, "spread": False}
+
+
 def test_whether_runs_without_scores_of_examples_tie_is_not_known(results: Results) -> None:
     results.add("best", 0.9)
     results.add("near", 0.9, 1)

@@ -17,7 +17,8 @@ from attnbench.tables import params, visible
 _PREAMBLE = "% Made by attnbench report --format latex. The document needs \\usepackage{booktabs,graphicx}.\n"
 _LEGEND = (
     "Test score, mean $\\pm$ standard deviation over seeds (number of seeds); one seed: 95\\,\\% interval over test "
-    f"examples, {ONE_MODEL}. $^{{\\ast}}$: best of its column, or its difference from the best does not show."
+    f"examples, {ONE_MODEL}. $^{{\\ast}}$: best of its column, or its difference from the best does not "
+    "show; not where the best beats the trivial predictors and no run of the cell does."
 )
 _SPECIAL = {
     "\\": r"\textbackslash{}",
