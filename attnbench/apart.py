@@ -67,6 +67,6 @@ def describe(values: Mapping[Path, str], paths: Iterable[Path]) -> str:
 
 
 def by_numbers(text: str) -> list[tuple[float, str]]:
-    """A key that sorts 2 before 12."""
-    parts = re.split(r"(\d+(?:\.\d+)?)", text)
+    """A key that sorts 2 before 12, and 1e-05 before 0.001."""
+    parts = re.split(r"(\d+(?:\.\d+)?(?:e[-+]\d+)?)", text)
     return [(float(part), "") if at % 2 else (-1.0, part) for at, part in enumerate(parts)]

@@ -116,7 +116,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def tied_with_best(
-    means: Mapping[str, float], differences: Iterable[Difference], learned: Container[str] = ()
+    means: Mapping[str, float], differences: Iterable[Difference], learned: Container[str]
 ) -> dict[str, bool]:
     """Whether a cell is the best by its mean, or its difference from the best does not show.
 

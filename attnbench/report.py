@@ -160,9 +160,9 @@ class _Run:
 def build(records: Iterable[Record]) -> Report:
     """Groups records into tables: by protocol and its version, then label (rows) and task with options (columns).
 
-    Trials are left out. The table with most records comes first. Records share an entry only
-    if their spec hash is equal. A record is stale when the newest record with the same mechanism under this label,
-    task, data, regularizer or engine has another source.
+    Trials are left out. The table with most records comes first. Records share an entry only if their spec hash is
+    equal. A record is stale when the newest record with the same mechanism under this label, task, data, regularizer or
+    engine has another source.
     """
     counted = [record for record in records if record.kind != "trial"]
     ordered = sorted(counted, key=lambda record: (record.started, record.id))

@@ -293,7 +293,7 @@ MEANS = {"a": 0.7, "b": 0.9, "c": 0.8}
     ],
 )
 def test_tied_with_the_best(means: Mapping[str, float], differences: list[Difference], tied: dict[str, bool]) -> None:
-    assert tied_with_best(means, differences) == tied
+    assert tied_with_best(means, differences, means) == tied
 
 
 @pytest.mark.parametrize(

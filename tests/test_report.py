@@ -171,7 +171,7 @@ def test_two_specs_under_one_label_are_two_rows_that_name_the_difference() -> No
 
 
 def test_rows_stand_in_the_order_of_their_numbers() -> None:
-    values = [0, 0.05, 0.5, 2, 12, 100]
+    values = [0, 1e-05, 0.05, 0.5, 2, 12, 100]
     records = [make_record(label="hst", options={"size": value}, seed=seed) for seed, value in enumerate(values)]
     table = only_table(records[::-1])
     assert [row.options for row in table.rows] == [f"mechanism.size={value}" for value in values]

@@ -99,7 +99,7 @@ def _standing(table: Table, row: Row, place: int) -> str | None:
 
 
 def _difference(one: Difference) -> str:
-    shows = "the difference shows" if one.differs else "tied: no difference shows"
+    shows = "the difference shows" if one.differs else "no difference shows"
     adjusted = "" if one.adjusted is None else f", p = {one.adjusted:.2g} by Holm"
     size = f"{one.mean:+.4f} [{one.low:+.4f}, {one.high:+.4f}]"
     return f"{size} from the best, {one.second}{adjusted}; {shows} ({one.scope})"
