@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Sequence
+import statistics
+import time
+from collections.abc import Callable, Iterable, Sequence
 
 from pydantic import BaseModel
 
 
 class Probe(BaseModel, frozen=True):
-    """Two training steps and a part of an evaluation, in a process of its own.
+    """A few training steps and batches of an evaluation, in a process of its own.
 
     Attributes:
         seconds: of training, validation and test, by what one step and one batch took.
@@ -22,12 +24,28 @@ class Probe(BaseModel, frozen=True):
     peak_bytes: int
 
 
+def seconds_of_a_call(act: Callable[[], object], most: int = 5) -> float:
+    """The median of as many calls as it takes until two of them differ by a quarter at most.
+
+    So a call in which the machine stalled, as it does when others work on it, is not taken for the cost.
+    """
+    taken: list[float] = []
+    while len(taken) < most:
+        began = time.monotonic()
+        act()
+        now = time.monotonic() - began
+        taken.append(now)
+        if any(max(now, other) <= 1.25 * min(now, other) for other in taken[:-1]):
+            break
+    return statistics.median(taken)
+
+
 def projected(
-    first: float, second: float, evaluation: float, *, steps: int, eval_every: int, batches: tuple[int, int]
+    first: float, step: float, evaluation: float, *, steps: int, eval_every: int, batches: tuple[int, int]
 ) -> float:
     """Seconds of a run: the first step is dearer than the others; `batches` of one validation and of the test."""
     validations = -(-steps // eval_every)
-    return first + (steps - 1) * second + (validations * batches[0] + batches[1]) * evaluation
+    return first + (steps - 1) * step + (validations * batches[0] + batches[1]) * evaluation
 
 
 def makespan(busy: Sequence[float], jobs: Iterable[float], workers: int) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -165,14 +166,16 @@ def _trainer(plan: Plan, settings: Settings) -> Trainer:
 
 
 def probe(plan: Plan, device: str = "auto", numerics: Mode = "fast", test_shifts: int = 0) -> Probe:
-    """Two steps and one batch of an evaluation: what the run will take.
+    """A few steps and batches of an evaluation: what the run will take.
 
     Raises:
         AttnbenchError: what `run` would refuse.
     """
     with applied(numerics, assembly.device_of(device).type == "cpu"), seeded(plan.seed, "run"):
         trainer = _trainer(plan, Settings(device=device, test_shifts=test_shifts))
+        began = time.monotonic()
         parts = trainer.glance()
+        measured = time.monotonic() - began
     budget, splits = plan.rules.budget, trainer.job.data.splits
     batches = {name: -(-len(split) // budget.eval_batch) for name, split in splits.items()}
     seconds = projected(
@@ -182,7 +185,7 @@ def probe(plan: Plan, device: str = "auto", numerics: Mode = "fast", test_shifts
         batches=(batches["validation"], batches["test"] * shifts.readings(test_shifts)),
     )
     on_gpu = trainer.accelerator.device.type == "cuda"
-    return Probe(seconds=seconds, measured=sum(parts), peak_bytes=judgement.peak_bytes(on_gpu))
+    return Probe(seconds=seconds, measured=measured, peak_bytes=judgement.peak_bytes(on_gpu))
 
 
 def _execute(plan: Plan, settings: Settings, start: _Start) -> tuple[Record, Path]:

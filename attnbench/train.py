@@ -23,6 +23,7 @@ from attnbench.contracts import Loss, Regularizer
 from attnbench.data import TaskData
 from attnbench.diagnosis import first_non_finite
 from attnbench.errors import AttnbenchError, describe
+from attnbench.estimate import seconds_of_a_call
 from attnbench.memory import in_parts
 from attnbench.model import Model
 from attnbench.passes import Passes
@@ -240,17 +241,15 @@ class Trainer:
             yield Passes(self, batch, 0)
 
     def glance(self) -> tuple[float, float, float]:
-        """Seconds of a first step, of a second, and of one batch of an evaluation. The trainer is spent by it."""
-        marks = [time.monotonic()]
-        for _ in range(2):
-            self._train_step()
-            marks.append(time.monotonic())
+        """Seconds of a first step, of a later one, and of one batch of an evaluation. The trainer is spent by it."""
+        began = time.monotonic()
+        self._train_step()
+        first = time.monotonic() - began
+        step = seconds_of_a_call(self._train_step)
         self.model.eval()
         with torch.no_grad():
             batch = next(self.job.batches("validation").in_order(self.job.budget.eval_batch))
-            Passes(self, batch, 0).raw().cpu()
-        first, second, evaluation = np.diff([*marks, time.monotonic()]).tolist()
-        return first, second, evaluation
+            return first, step, seconds_of_a_call(lambda: Passes(self, batch, 0).raw().cpu())
 
     def _weights(self) -> dict[str, Tensor]:
         return {name: value.detach().clone() for name, value in self.model.state_dict().items()}

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from stage import HEAD, Answer, Play, Stage, words
 
-from attnbench import board, forecast, recording
+from attnbench import board, estimate, forecast, recording
 from attnbench.errors import AttnbenchError
 from attnbench.executor import Ended, Job
 from attnbench.outcomes import Run
@@ -246,3 +247,25 @@ def test_a_forecast_takes_the_time_that_a_probe_did_not_spend_on_steps(play: Pla
     assert (local.seconds, local.fault) == (None, "the probe ended with code 2: error: no room")
     assert forecast.total(sweep, [dense, local]) == 4 * 105.0
     assert forecast.seeds_within(sweep, [dense, local], 211) == [0]
+
+
+@pytest.mark.parametrize(
+    ("takes", "calls", "median"),
+    [
+        ([2.0, 2.25], 2, 2.125),
+        ([2.0, 20.0, 2.25], 3, 2.25),  # a stall in the second call
+        ([20.0, 2.0, 2.0], 3, 2.0),
+        ([1.0, 2.0, 4.0, 8.0, 16.0, 16.0], 5, 4.0),  # they never agree
+    ],
+)
+def test_a_probe_calls_until_two_took_as_long(
+    monkeypatch: pytest.MonkeyPatch, takes: list[float], calls: int, median: float
+) -> None:
+    clock, left = [100.0], list(takes)
+
+    def act() -> None:
+        clock[0] += left.pop(0)
+
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    assert estimate.seconds_of_a_call(act) == median
+    assert len(takes) - len(left) == calls

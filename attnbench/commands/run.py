@@ -57,7 +57,7 @@ def run(
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print every value of the run and stop.")] = False,
     probe: Annotated[
-        bool, typer.Option("--probe", help="With --dry-run: take two steps and say what the run will take.")
+        bool, typer.Option("--probe", help="With --dry-run: take a few steps and say what the run will take.")
     ] = False,
     as_json_: Json = False,
 ) -> None:
