@@ -17,7 +17,7 @@ from attnbench.progress import console, say
 from attnbench.record import FINISHED
 from attnbench.screen import listing
 from attnbench.survey import Variant
-from attnbench.sweep import Sweep
+from attnbench.sweep import Sweep, as_words
 
 #: A seed's place in a cell of the live table.
 _MARKS = {"running": "»", "waiting": "·", "not begun": "-", "stopped": "-", "elsewhere": "?"}
@@ -97,7 +97,7 @@ def summary(sweep: Sweep) -> Table:
         cell = sweep.survey.cells[run.cell]
         score = "" if outcome.score is None else f"{outcome.score:.4f}"
         trial = "" if run.trial is None else "trial "
-        values = _values(cell.variants[run.trial].values) if run.trial is not None else ""
+        values = as_words(cell.variants[run.trial].values) if run.trial is not None else ""
         reason = None if outcome.finished else outcome.reason
         detail = " ".join(filter(None, (cell.detail, trial + values, reason)))
         rows.append([cell.label, cell.task_name, str(run.seed), outcome.how, outcome.status or "", score, detail])
@@ -108,8 +108,9 @@ def closing(sweep: Sweep) -> list[str]:
     """Lines below the summary: counts, what was chosen, and how to go on."""
     counts = Counter(outcome.how for run, outcome in sweep.outcomes.items() if run.trial is None)
     lines = [", ".join(f"{number} {how}" for how, number in counts.items())]
-    for label, values, trials in choices(sweep):
-        lines.append(f"{label}: {_values(values)}, by validation over {trials} trials")
+    for one in choices(sweep):
+        without = f"; without {', '.join(one['lost'])}" if one["lost"] else ""
+        lines.append(f"{one['cell']}: {as_words(one['values'])}, by validation over {one['trials']} trials{without}")
     if sweep.survey.duplicates:
         lines.append(f"{sweep.survey.duplicates} cells stand in the suite twice; each was run once")
     kept = sorted({outcome.status or "" for run, outcome in sweep.outcomes.items() if outcome.how == "kept"})
@@ -120,19 +121,16 @@ def closing(sweep: Sweep) -> list[str]:
     return lines
 
 
-def choices(sweep: Sweep) -> list[tuple[str, dict[str, Any], int]]:
-    """Of every tuned cell the values that validation chose, and the number of its trials."""
+def choices(sweep: Sweep) -> list[dict[str, Any]]:
+    """Of every tuned cell the values that validation chose, the number of its trials, and which of them were lost."""
     found = []
     for place, cell in enumerate(sweep.survey.cells):
         variant = sweep.variant(Run(place, sweep.suite.seeds[0])) if sweep.suite.tuning else None
         if isinstance(variant, Variant) and cell.refusal is None and variant.subject.tuned:
             name = " ".join(filter(None, (cell.label, "on", cell.task_name, cell.detail)))
-            found.append((name, variant.values, variant.subject.tuned.trials))
+            trials, lost = variant.subject.tuned.trials, sweep.lost(place)
+            found.append({"cell": name, "values": variant.values, "trials": trials, "lost": lost})
     return found
-
-
-def _values(values: dict[str, Any]) -> str:
-    return " ".join(f"{key}={value}" for key, value in values.items())
 
 
 def _in_order(sweep: Sweep) -> list[tuple[Run, Outcome]]:
@@ -161,12 +159,11 @@ def as_json(sweep: Sweep) -> dict[str, Any]:
             }
         )
     finished = sum(outcome.status in FINISHED for run, outcome in sweep.outcomes.items() if run.trial is None)
-    chosen = [{"cell": name, "values": values, "trials": trials} for name, values, trials in choices(sweep)]
     return {
         "suite": sweep.suite.name,
         "runs": runs,
         "finished": finished,
         "failed": len(sweep.failed),
-        "chosen": chosen,
+        "chosen": choices(sweep),
         "duplicates": sweep.survey.duplicates,
     }

@@ -8,7 +8,7 @@ import shlex
 import signal
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,6 +30,8 @@ from attnbench.survey import Survey, Variant
 GRACE_SECONDS = 30.0
 _LOOK_SECONDS = 0.2
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+#: How a run ends that was asked to: that is not the mechanism's fault, and no record.
+_ASKED_TO_END = {code for number in _SIGNALS for code in (-number, 128 + number)}
 
 
 @dataclass(frozen=True)
@@ -114,16 +116,25 @@ class Sweep:
     @property
     def failed(self) -> list[Run]:
         """Runs that came to no end of their own, now or earlier. A trial that diverges only loses."""
+        none = (None, "unsupported")
         return [
             run
             for run, outcome in self.outcomes.items()
-            if run.trial is None and not outcome.finished and outcome.status not in (None, "unsupported")
+            if not outcome.finished and outcome.status not in (none if run.trial is None else (*none, "diverged"))
         ]
+
+    def lost(self, cell: int) -> list[str]:
+        """Values that the cell could not choose, with how a trial of them ended."""
+        found = {
+            as_words(self.survey.cells[run.cell].variants[run.trial].values): self.outcomes[run].status
+            for run in self._trials(self._leaders[cell])
+            if run.trial is not None and run in self.outcomes and not self.outcomes[run].finished
+        }
+        return [f"{values} ({status})" for values, status in found.items() if status is not None]
 
     def title(self, run: Run) -> str:
         cell = self.survey.cells[run.cell]
-        values = {} if run.trial is None else cell.variants[run.trial].values
-        trial = "".join(f", trial {key}={value}" for key, value in values.items())
+        trial = "" if run.trial is None else f", trial {as_words(cell.variants[run.trial].values)}"
         return f"{' '.join(filter(None, (cell.label, 'on', cell.task_name, cell.detail)))}, seed {run.seed}{trial}"
 
     # --- what is to be done with a run ------------------------------------------------------------------------------
@@ -268,7 +279,7 @@ class Sweep:
             outcome = outcomes.of_record("ran", Path(path), read(path), ended.seconds)
             if outcome.finished and not one.resumed:
                 self.history.seconds[one.run.cell].append(ended.seconds)
-        elif self.stopped_by is not None:
+        elif self.stopped_by is not None or ended.code in _ASKED_TO_END:
             outcome = Outcome("stopped", reason=ended.last_line)
         elif ended.code == 2 and _held(self.store.unfinished(one.subject.identity)[0].with_suffix(".lock")):
             outcome = Outcome("elsewhere", reason=ended.last_line)
@@ -322,6 +333,10 @@ class Sweep:
                 for ended in self.executor.wait(_LOOK_SECONDS):
                     self.running.pop(ended.job.name, None)
             raise
+
+
+def as_words(values: Mapping[str, Any]) -> str:
+    return " ".join(f"{key}={value}" for key, value in values.items())
 
 
 def printed(output: str) -> dict[str, Any]:

@@ -13,6 +13,7 @@ import pytest
 from stage import HEAD, Answer, Play, Stage, words
 
 from attnbench import board, estimate, forecast, recording
+from attnbench.commands.sweep import exit_code
 from attnbench.errors import AttnbenchError
 from attnbench.executor import Ended, Job
 from attnbench.outcomes import Run
@@ -134,6 +135,15 @@ def test_a_signal_asks_the_runs_to_stop_and_begins_no_other(play: Play, number: 
     assert hows(sweep) == ["stopped", "stopped", "not begun", "not begun"]
     assert not sweep.settings.results.exists() or Store(sweep.settings.results).read_all()[0] == []
     assert hows(play(HEAD)) == ["ran"] * 4
+
+
+@pytest.mark.parametrize("code", [130, 143, -signal.SIGINT, -signal.SIGTERM])
+def test_a_run_that_others_ask_to_end_has_not_failed(play: Play, code: int) -> None:
+    sweep = play(HEAD, Stage(lambda subject: code if subject.label == "dense" else ("ok", 0.5)))
+    assert hows(sweep) == ["stopped", "ran", "stopped", "ran"] and sweep.stopped_by is None
+    assert len(Store(sweep.settings.results).read_all()[0]) == 2 and exit_code(sweep) == 1
+    again = play(HEAD)
+    assert hows(again) == ["ran", "done", "ran", "done"] and exit_code(again) == 0
 
 
 def test_a_signal_that_is_ignored_stays_so(play: Play) -> None:

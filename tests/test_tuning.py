@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,8 @@ from attnbench.recording import Subject
 from attnbench.report import build
 from attnbench.runner import Settings, execute
 from attnbench.store import read
+from attnbench.studies.arms import of_sweep
+from attnbench.sweep import Sweep
 from attnbench.tables import to_csv, to_markdown
 
 TUNED = HEAD + "[tune]\nbudget.lr = [0.1, 0.2, 0.3]\n"
@@ -146,6 +149,10 @@ def test_an_edited_file_of_the_same_name_has_a_table_of_its_own(edited: dict[str
 # --- choosing ---------------------------------------------------------------------------------------------------------
 
 
+def chosen(sweep: Sweep) -> list[float]:
+    return [one["values"]["budget.lr"] for one in board.choices(sweep)]
+
+
 def test_every_cell_tries_the_whole_grid_and_runs_what_validation_chose(play: Play) -> None:
     sweep = play(TUNED, stage := Stage(best_at({"dense": 0.3, "local": 0.2}), workers=2))
     tried = [(job.words[2], job.words[job.words.index("--set") + 1]) for job in stage.jobs if "--trial" in job.words]
@@ -156,19 +163,20 @@ def test_every_cell_tries_the_whole_grid_and_runs_what_validation_chose(play: Pl
     ran = [(job.words[2], job.words[job.words.index("--set") + 1]) for job in stage.jobs if "--trial" not in job.words]
     assert ran == [("dense", "budget.lr=0.3"), ("local", "budget.lr=0.2")] * 2
     assert board.choices(sweep) == [
-        ("dense on recall", {"budget.lr": 0.3}, 3), ("local on recall", {"budget.lr": 0.2}, 3),
-    ]  # fmt: skip
+        {"cell": "dense on recall", "values": {"budget.lr": 0.3}, "trials": 3, "lost": []},
+        {"cell": "local on recall", "values": {"budget.lr": 0.2}, "trials": 3, "lost": []},
+    ]
 
 
 def test_of_equals_the_first_is_chosen_and_seeds_are_averaged(play: Play) -> None:
     sweep = play(TUNED, Stage(lambda subject: ("ok", 0.5)))
-    assert [values for _, values, _ in board.choices(sweep)] == [{"budget.lr": 0.1}] * 2
+    assert chosen(sweep) == [0.1, 0.1]
 
     def answer(subject: Subject) -> Answer:
         return ("ok", {0.1: 0.6, 0.2: 0.5 + 0.4 * subject.seed, 0.3: 0.65}[lr(subject)])
 
     sweep = play(TUNED + "seeds = [0, 1]\n", Stage(answer))
-    assert [(values, trials) for _, values, trials in board.choices(sweep)] == [({"budget.lr": 0.2}, 6)] * 2
+    assert chosen(sweep) == [0.2, 0.2] and [one["trials"] for one in board.choices(sweep)] == [6, 6]
 
 
 def test_cells_that_share_a_choice_run_what_the_trials_of_the_first_chose(play: Play) -> None:
@@ -192,8 +200,37 @@ def test_a_value_that_fails_on_a_seed_is_out_and_is_no_failure_of_the_sweep(play
         return ("diverged", 0.99) if lr(subject) == 0.3 else ("ok", lr(subject))
 
     sweep = play(TUNED, Stage(answer))
-    assert [values for _, values, _ in board.choices(sweep)] == [{"budget.lr": 0.2}] * 2
+    assert chosen(sweep) == [0.2, 0.2]
     assert sweep.failed == []
+
+
+def test_a_trial_that_was_lost_is_told_wherever_the_choice_is(play: Play) -> None:
+    """A value that the machine took away did not lose, so the sweep has failed, and whoever reads the choice knows."""
+
+    def answer(subject: Subject) -> Answer:
+        lost = subject.trial and lr(subject) == 0.3 and subject.label == "local"
+        return -signal.SIGKILL if lost else ("ok", lr(subject))
+
+    sweep = play(TUNED, Stage(answer))
+    assert chosen(sweep) == [0.3, 0.2] and [one["lost"] for one in board.choices(sweep)] == [
+        [],
+        ["budget.lr=0.3 (failed)"],
+    ]
+    assert [(run.cell, run.trial) for run in sweep.failed] == [(1, 2)]
+    (line,) = [one for one in board.closing(sweep) if one.startswith("local on recall: ")]
+    assert line == "local on recall: budget.lr=0.2, by validation over 3 trials; without budget.lr=0.3 (failed)"
+    assert [one.lost for one in of_sweep(sweep).values()] == [[], ["budget.lr=0.3 (failed)"]]
+    assert chosen(play(TUNED, Stage(), retry=frozenset({"failed"}))) == [0.3, 0.3]
+
+
+def test_what_waits_for_a_trial_that_was_stopped_is_not_begun(play: Play) -> None:
+    def answer(subject: Subject) -> Answer:
+        return 130 if subject.trial and lr(subject) == 0.3 and subject.label == "local" else ("ok", lr(subject))
+
+    sweep = play(TUNED, Stage(answer))
+    assert {out.how for run, out in sweep.outcomes.items() if run.cell == 1 and run.trial is None} == {"not begun"}
+    assert {out.how for run, out in sweep.outcomes.items() if run.cell == 0} == {"ran"} and chosen(sweep) == [0.3]
+    assert chosen(play(TUNED, Stage(lambda subject: ("ok", lr(subject))))) == [0.3, 0.3]
 
 
 def test_a_cell_whose_trials_all_fail_is_not_run_and_says_so(play: Play) -> None:

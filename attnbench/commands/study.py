@@ -38,6 +38,7 @@ def study(
     ] = None,
     workers: sweeps.Workers = None,
     threads: sweeps.Threads = 1,
+    retry: sweeps.Retries = [],  # noqa: B006  typer copies it
     budget: sweeps.Budget = None,
     device: sweeps.Device = "auto",
     numerics: sweeps.Numerics = "fast",
@@ -59,8 +60,8 @@ def study(
         raise AttnbenchError("--no-run and --dry-run: neither runs anything; take one")
     sweeps.check(no_probe, dry_run)
     planned = sweeps.plan(
-        suite or asked.name, protocol=protocol, results=results, workers=workers, threads=threads, budget=budget,
-        device=device, numerics=numerics, prepare=not (no_probe or no_run),
+        suite or asked.name, protocol=protocol, results=results, workers=workers, threads=threads, retry=retry,
+        budget=budget, device=device, numerics=numerics, prepare=not (no_probe or no_run),
     )  # fmt: skip
     if dry_run:
         return sweeps.foretell(planned, not no_probe, seconds_of("--budget", budget), as_json_)

@@ -42,6 +42,7 @@ Workers = Annotated[
     typer.Option("--workers", min=1, help="Runs at a time.", show_default="the GPUs, or the cores / threads"),
 ]
 Threads = Annotated[int, typer.Option("--threads", min=1, help="Of each run. Another number rounds sums otherwise.")]
+Retries = Annotated[list[Retry], typer.Option("--retry", metavar="STATUS", help="Run again what ended so; repeat it.")]
 Budget = Annotated[
     str | None, typer.Option("--budget", metavar="TIME", help="Begin only whole seeds that fit, e.g. 30m, 8h.")
 ]
@@ -62,9 +63,7 @@ def sweep(
     results: Results = Path("results"),
     workers: Workers = None,
     threads: Threads = 1,
-    retry: Annotated[
-        list[Retry], typer.Option("--retry", metavar="STATUS", help="Run again what ended so; repeat it.")
-    ] = [],  # noqa: B006  typer copies it
+    retry: Retries = [],  # noqa: B006  typer copies it
     budget: Budget = None,
     max_time: Annotated[
         str | None, typer.Option("--max-time", metavar="TIME", help="Training time of each run, e.g. 90s, 10m, 2h.")
@@ -163,4 +162,5 @@ def exit_code(planned: Sweep) -> int:
     if planned.stopped_by is not None:
         print(f"stopped by {signal.Signals(planned.stopped_by).name}; the same command goes on", file=sys.stderr)
         return 128 + planned.stopped_by
-    return 1 if planned.failed else 0
+    stopped = any(outcome.how == "stopped" for outcome in planned.outcomes.values())
+    return 1 if planned.failed or stopped else 0

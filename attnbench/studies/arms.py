@@ -42,4 +42,5 @@ def _arm(sweep: Sweep, place: int, outcomes: dict[int, Outcome]) -> Arm:
         scores=scores,
         asked=len(sweep.suite.seeds),
         others=[out.status or out.how for out in outcomes.values() if not out.finished],
+        lost=sweep.lost(place),
     )

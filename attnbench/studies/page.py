@@ -15,6 +15,7 @@ from attnbench.reporting.template import render
 from attnbench.store import file_name
 from attnbench.studies.study import Arm, Arms, Finding, Study, adjusted
 from attnbench.suite import Suite
+from attnbench.sweep import as_words
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,7 @@ def _row(arm: Arm) -> dict[str, Any]:
         "solved": f"{arm.solved} of {len(tests)}" if tests else "",
         "lacking": arm.asked - len(tests),
         "others": ", ".join(sorted(arm.others)),
-        "chosen": ", ".join(f"{key}={value}" for key, value in chosen.items()),
+        "chosen": as_words(chosen) + (f"; without {', '.join(arm.lost)}" if arm.lost else ""),
     }
 
 
@@ -94,6 +95,7 @@ def as_json(answer: Answer) -> str:
             "test": {str(seed): score for seed, score in arm.tests.items()},
             "asked": arm.asked,
             "others": list(arm.others),
+            "lost": list(arm.lost),
         }
         for name, arm in answer.arms.items()
     }

@@ -29,6 +29,7 @@ class Arm:
         scores: of the test examples, (N,).
         asked: how many seeds the suite has.
         others: statuses of runs without a score.
+        lost: values that could not be chosen, with how their trials ended.
     """
 
     label: str
@@ -37,6 +38,7 @@ class Arm:
     scores: Mapping[int, Scores]
     asked: int
     others: Sequence[str] = ()
+    lost: Sequence[str] = ()
 
     @property
     def name(self) -> str:

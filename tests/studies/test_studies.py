@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -161,6 +162,13 @@ def test_the_page_shows_text_as_text_and_is_the_same_twice(text: str) -> None:
     assert json.loads(as_json(answer))["arms"][one.name]["test"] == {"0": 0.8, "1": 0.7, "2": 0.75}
 
 
+def test_the_page_tells_what_could_not_be_chosen() -> None:
+    one = replace(arm("hst", [0.8, 0.7]), lost=["budget.lr=0.003 (failed)"])
+    answer = Answer.of(ablation.STUDY, named(one), suites.load("ablation"), "")
+    assert "; without budget.lr=0.003 (failed)</td>" in to_html(answer, [])
+    assert json.loads(as_json(answer))["arms"]["hst"]["lost"] == ["budget.lr=0.003 (failed)"]
+
+
 def test_figures_come_as_svg_and_png_and_only_where_there_is_something() -> None:
     arms = named(*ladder("bigbird", 0.1), *ladder("hst", 0.0))
     (drawn,) = pictures(Answer.of(bottleneck.STUDY, arms, suites.load("bottleneck", "attnbench-1"), ""))
@@ -210,7 +218,7 @@ def test_a_study_runs_a_suite_of_ones_own_and_does_not_run_it_twice(call: Call, 
     assert [one["estimate"]["seeds"] for one in found["findings"]] == [2, 2]
     page = (tmp_path / "results" / "studies" / "mine.html").read_bytes()
     records = sorted((tmp_path / "results" / "runs").rglob("*.json"))
-    code, out, _ = call(*words, "--json")
+    code, out, _ = call(*words, "--retry", "failed", "--json")
     assert code == 0 and json.loads(out)["findings"] == found["findings"]
     assert sorted((tmp_path / "results" / "runs").rglob("*.json")) == records and len(records) == 4
     assert (tmp_path / "results" / "studies" / "mine.html").read_bytes() == page
