@@ -143,6 +143,9 @@ class Report:
     tables: tuple[Table, ...]
 
 
+_Key = tuple[str, int, str, str]
+
+
 @dataclass(frozen=True)
 class _Run:
     """A record with what the tables group by."""
@@ -164,22 +167,52 @@ def build(records: Iterable[Record]) -> Report:
     equal. A record is stale when the newest record with the same mechanism under this label, task, data, regularizer or
     engine has another source.
     """
-    counted = [record for record in records if record.kind != "trial"]
-    ordered = sorted(counted, key=lambda record: (record.started, record.id))
+    known = sorted(records, key=lambda record: (record.started, record.id))
+    lost = _lost_trials([record for record in known if record.kind == "trial"])
+    ordered = [record for record in known if record.kind != "trial"]
     newest = {key: value for record in ordered for key, value in sources(record)}
-    protocols: dict[tuple[str, int, str, str], list[_Run]] = defaultdict(list)
+    protocols: dict[_Key, list[_Run]] = defaultdict(list)
     for record in ordered:
         stale = any(newest[key] != value for key, value in sources(record))
-        task, protocol = record.spec.task, record.spec.protocol
-        run = _Run(record, (task.name, canonical(task.options)), values_of(record), stale)
-        tuning = record.tuning and record.tuning.asked.model_dump(mode="json")
-        asked = canonical([protocol.seeds, protocol.parameters_within, tuning])  # of a file that was edited
-        protocols[protocol.name, protocol.version, canonical(protocol.changes), asked].append(run)
+        protocols[_key(record)].append(_Run(record, _question(record), values_of(record), stale))
     listed = sorted(protocols, key=lambda one: (-len(protocols[one]), one))
-    return Report(tuple(_table(*protocol[:3], protocols[protocol]) for protocol in listed))
+    return Report(tuple(_table(*one[:3], protocols[one], lost.get(one, [])) for one in listed))
 
 
-def _table(protocol: str, version: int, changes: str, runs: list[_Run]) -> Table:
+def _key(record: Record) -> _Key:
+    """What records of one table have in common: the protocol, also where its file was edited."""
+    protocol = record.spec.protocol
+    tuning = record.tuning and record.tuning.asked.model_dump(mode="json")
+    asked = canonical([protocol.seeds, protocol.parameters_within, tuning])
+    return protocol.name, protocol.version, canonical(protocol.changes), asked
+
+
+def _question(record: Record) -> tuple[str, str]:
+    return record.spec.task.name, canonical(record.spec.task.options)
+
+
+def _lost_trials(trials: Iterable[Record]) -> dict[_Key, list[str]]:
+    """By table, a line for every value that a cell could not choose: its trial did not end. One that diverged lost."""
+    finished, lost = set(), {}
+    for trial in trials:
+        # neither the code nor the path it took: where a process died, nobody knows which
+        values = {path: value for path, value in values_of(trial).items() if not is_source(path)}
+        values.pop(("mechanism", "implementation"), None)
+        same = (_key(trial), trial.label, trial.seed, _question(trial), frozenset(values.items()))
+        if trial.status in FINISHED:
+            finished.add(same)
+        elif trial.status != "diverged" and trial.tuning:
+            tried = " ".join(f"{key}={value}" for key, value in trial.tuning.chosen.items())
+            where = f"{trial.label}, {trial.spec.task.name}"
+            lost[same] = f"{where}: {tried} could not be chosen, its trial on seed {trial.seed} ended as {trial.status}"
+    notes: dict[_Key, list[str]] = defaultdict(list)
+    for same, said in lost.items():
+        if same not in finished:
+            notes[same[0]].append(said)
+    return notes
+
+
+def _table(protocol: str, version: int, changes: str, runs: list[_Run], lost: list[str]) -> Table:
     questions = sorted({run.question for run in runs}, key=lambda one: (one[0], by_numbers(one[1]), one))
     columns = tuple(_column(question, questions, runs) for question in questions)
     cells: dict[tuple[Any, ...], dict[tuple[str, str], list[_Run]]] = defaultdict(lambda: defaultdict(list))
@@ -190,7 +223,7 @@ def _table(protocol: str, version: int, changes: str, runs: list[_Run]) -> Table
         row = (run.record.label, run.stale, describe(run.values, paths), tuple(exactly))
         cells[row][run.question].append(run)
     rows = []
-    notes = _unequal_settings(columns, questions, runs)
+    notes = _unequal_settings(columns, questions, runs) + lost
     for row in sorted(cells, key=lambda row: (*row[:2], by_numbers(row[2]), row)):
         entries = []
         for column, question in zip(columns, questions, strict=True):

@@ -316,6 +316,21 @@ def test_a_table_leaves_trials_out_and_shows_the_grid_and_what_each_row_chose() 
     ]  # fmt: skip
 
 
+def test_a_table_tells_which_value_could_not_be_chosen() -> None:
+    runs = [record("dense", rate=0.1, seed=seed) for seed in range(2)]
+    lost = record("dense", rate=0.3, trial=True).model_copy(update={"status": "failed", "id": "lost"})
+    (table,) = build([*runs, lost]).tables
+    assert table.notes == ("dense, recall: budget.lr=0.3 could not be chosen, its trial on seed 0 ended as failed",)
+    for better in (
+        [lost.model_copy(update={"status": "diverged"})],
+        [lost, record("dense", rate=0.3, trial=True)],  # it was tried again
+    ):
+        (table,) = build([*runs, *better]).tables
+        assert table.notes == ()
+    (table,) = build([*runs, lost, record("dense", rate=0.2, trial=True)]).tables
+    assert len(table.notes) == 1
+
+
 def test_tuned_and_untuned_never_share_a_table() -> None:
     assert len(build([record("dense"), make_record(label="dense")]).tables) == 2
     untuned = make_record(label="dense", protocol_changes={"tuning": "something else"})
