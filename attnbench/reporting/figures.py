@@ -151,10 +151,10 @@ def heat_map(runs: pd.DataFrame, table: Table) -> Figure | None:
     )  # fmt: skip
     axes.set_facecolor("0.9")
     axes.set(xlabel="", ylabel="")
-    axes.set_yticklabels([style.short(name, 32) for name in names], rotation=0)
+    axes.set_yticklabels(style.shortened(names, 32), rotation=0)
     long = max(map(len, tasks)) > 11
     turn = {"rotation": 30, "ha": "right", "rotation_mode": "anchor"} if long else {"rotation": 0}
-    axes.set_xticklabels([style.short(task, 24) for task in tasks], **turn)
+    axes.set_xticklabels(style.shortened(tasks, 24), **turn)
     return figure
 
 
@@ -177,7 +177,7 @@ def critical_differences(runs: pd.DataFrame) -> Figure | None:
     apart = scikit_posthocs.posthoc_nemenyi_friedman(scores)
     figure = Figure(figsize=(8.5, 1.6 + 0.2 * scores.shape[1]), layout="constrained")
     axes = figure.subplots()
-    short = {name: style.short(str(name), 32) for name in ranks.index}
+    short = dict(zip(ranks.index, style.shortened([str(name) for name in ranks.index], 32), strict=True))
     scikit_posthocs.critical_difference_diagram(
         ranks.rename(short),
         apart.rename(index=short, columns=short),

@@ -45,8 +45,10 @@ def scaling(measured: Measured) -> Figure | None:
     with_memory = any(cell.peak_bytes for cell in measured.figures.cells)
     titles = ["time of a call", *(["memory that a call adds, at its peak"] if with_memory else [])]
     grown = {one.mechanism: one for one in measured.figures.mechanisms}
+    texts = style.shortened([visible(name) for name in cells], 24)
     names = {
-        name: f"{style.short(visible(name), 24)}: {_growth(grown[name], measured.figures.baseline)}" for name in cells
+        name: f"{text}: {_growth(grown[name], measured.figures.baseline)}"
+        for name, text in zip(cells, texts, strict=True)
     }
     height = max(_PANEL[1], _LINE * (len(cells) + 4))
     beside = _HANDLE + _LETTER * max(map(len, names.values()))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -70,8 +71,8 @@ def panels(
     shown = [next(grid) for _ in titles]
     for spare in grid:
         spare.set_axis_off()
-    for axes, title in zip(shown, titles, strict=True):
-        axes.set_title(short(title, 40))
+    for axes, title in zip(shown, shortened(titles, 40), strict=True):
+        axes.set_title(title)
     return figure, shown
 
 
@@ -82,12 +83,34 @@ def legend(
     from matplotlib.lines import Line2D
 
     lines = [Line2D([], [], color="0.45", linewidth=0.9, linestyle=dash) for dash in levels.values()]
-    texts = [short(name, width) for name in (*names, *levels)]
+    texts = shortened([*names, *levels], width)
     figure.legend([*handles, *lines], texts, loc="outside right upper", frameon=False)
 
 
 def short(name: str, width: int) -> str:
     return textwrap.shorten(name, width, placeholder=" …") if len(name) > width and " " in name else _cut(name, width)
+
+
+def shortened(names: Sequence[str], width: int) -> list[str]:
+    """As `short`; where names would then be the same, they lose their middle instead, and get a number if need be."""
+    found = _told_apart(names, [short(name, width) for name in names], lambda name, _: _without_middle(name, width))
+    return _told_apart(names, found, lambda name, number: f"{short(name, width - 4)} ({number})")
+
+
+def _told_apart(names: Sequence[str], texts: Sequence[str], how: Callable[[str, int], str]) -> list[str]:
+    same: dict[str, list[str]] = defaultdict(list)
+    for name, text in zip(names, texts, strict=True):
+        if name not in same[text]:
+            same[text].append(name)
+    return [
+        text if len(same[text]) == 1 else how(name, same[text].index(name) + 1)
+        for name, text in zip(names, texts, strict=True)
+    ]
+
+
+def _without_middle(name: str, width: int) -> str:
+    head = width // 3
+    return name if len(name) <= width else f"{name[:head]}…{name[head + 1 - width :]}"
 
 
 def _cut(name: str, width: int) -> str:

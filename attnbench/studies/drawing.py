@@ -105,7 +105,7 @@ def forest(estimates: Mapping[str, Estimate], label: str) -> Figure | None:
         reach = [[one.mean - one.low], [one.high - one.mean]]
         axes.errorbar(one.mean, place, xerr=reach, fmt="o" if one.shows else "s", color=colour, markersize=5, capsize=3)
     axes.axvline(0, color="0.3", linewidth=0.9)
-    axes.set_yticks(range(len(estimates)), [style.short(name, 60) for name in estimates])
+    axes.set_yticks(range(len(estimates)), style.shortened(list(estimates), 60))
     axes.set_ylim(len(estimates) - 0.5, -0.5)
     axes.set_xlabel(label)
     return figure
@@ -124,7 +124,7 @@ def rows(arms: Arms) -> Figure | None:
         axes.scatter(values, [place] * len(values), s=18, color=style.COLOURS[0], alpha=0.5, linewidths=0)
         axes.plot([np.mean(values)], [place], marker="|", markersize=13, markeredgewidth=2, color="0.2")
     _across(axes.axvline, _levels(arms))
-    axes.set_yticks(range(len(drawn)), [style.short(name, 60) for name in drawn])
+    axes.set_yticks(range(len(drawn)), style.shortened(list(drawn), 60))
     axes.set_ylim(len(drawn) - 0.5, -0.5)
     axes.set_xlabel("test score; dotted chance, dashed the best trivial predictor")
     return figure

@@ -124,6 +124,17 @@ def test_mechanisms_are_told_apart_by_more_than_colour() -> None:
     assert len({(look.colour, look.dash) for look in looks.values()}) >= 35
 
 
+def test_names_that_differ_stay_different_when_they_are_cut() -> None:
+    names = [f"hst+sar (regularizer.0.alpha={alpha})" for alpha in ("0.1", "0.3", "1.0", "3.0")]
+    assert style.shortened([*names, "dense"], 32) == [
+        *(f"hst+sar (r…ularizer.0.alpha={alpha})" for alpha in ("0.1", "0.3", "1.0", "3.0")), "dense",
+    ]  # fmt: skip
+    same = [f"hst (mechanism.merge=add, {middle}, mechanism.window_blocks=3)" for middle in ("pooled", "inserted")]
+    assert style.shortened(same, 32) == ["hst (mechanism.merge=add, … (1)", "hst (mechanism.merge=add, … (2)"]
+    assert style.shortened(["bigbird (random_blocks=2)", "dense", "dense"], 12) == ["bigbird …", "dense", "dense"]
+    assert all(len(text) <= 32 for text in style.shortened([*names, *same], 32))
+
+
 def test_any_text_can_be_drawn_and_no_name_leaves_the_folder(tmp_path: Path) -> None:
     text = r"../../up <b> $\frac{1}{$"
     found = names([hostile_record(text).model_copy(update={"curve": curve(3)})])
