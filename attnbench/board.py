@@ -14,10 +14,10 @@ from rich.text import Text
 from attnbench.estimate import in_words
 from attnbench.outcomes import Outcome, Run
 from attnbench.progress import console, say
-from attnbench.record import FINISHED
+from attnbench.record import FINISHED, as_words
 from attnbench.screen import listing
 from attnbench.survey import Variant
-from attnbench.sweep import Sweep, as_words
+from attnbench.sweep import Sweep
 
 #: A seed's place in a cell of the live table.
 _MARKS = {"running": "»", "waiting": "·", "not begun": "-", "stopped": "-", "elsewhere": "?"}

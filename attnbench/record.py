@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 import pydantic_core
@@ -24,6 +24,13 @@ ENGINE_VERSION = 4
 Status = Literal["ok", "not_above_chance", "trivial", "diverged", "oom", "timeout", "unsupported", "failed"]
 #: Statuses of a run that trained to the end and has a test score.
 FINISHED: tuple[Status, ...] = ("ok", "not_above_chance", "trivial")
+#: Statuses of a trial that says what its values are worth: one that diverged has lost, any other was cut off.
+DECIDED: tuple[Status, ...] = (*FINISHED, "diverged")
+
+
+def as_words(values: Mapping[str, Any]) -> str:
+    """Such as `budget.lr=0.1 budget.clip=1.0`."""
+    return " ".join(f"{key}={value}" for key, value in values.items())
 
 
 class _Frozen(BaseModel):

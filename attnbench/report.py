@@ -10,7 +10,7 @@ from typing import Any
 
 from attnbench.apart import Path, by_numbers, describe, differing, dotted, flatten_json, is_source, sources, values_of
 from attnbench.comparison import Difference
-from attnbench.record import FINISHED, Quality, Record, Tuning, canonical
+from attnbench.record import DECIDED, FINISHED, Quality, Record, Tuning, as_words, canonical
 from attnbench.statistics import summarise
 
 ONE_MODEL = "this trained model only"
@@ -201,8 +201,8 @@ def _lost_trials(trials: Iterable[Record]) -> dict[_Key, list[str]]:
         same = (_key(trial), trial.label, trial.seed, _question(trial), frozenset(values.items()))
         if trial.status in FINISHED:
             finished.add(same)
-        elif trial.status != "diverged" and trial.tuning:
-            tried = " ".join(f"{key}={value}" for key, value in trial.tuning.chosen.items())
+        elif trial.status not in DECIDED and trial.tuning:
+            tried = as_words(trial.tuning.chosen)
             where = f"{trial.label}, {trial.spec.task.name}"
             lost[same] = f"{where}: {tried} could not be chosen, its trial on seed {trial.seed} ended as {trial.status}"
     notes: dict[_Key, list[str]] = defaultdict(list)

@@ -8,7 +8,7 @@ import shlex
 import signal
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +19,7 @@ from attnbench.estimate import in_words, makespan
 from attnbench.executor import Ended, Executor, Job, ending
 from attnbench.outcomes import How, Outcome, Run, subject_of
 from attnbench.progress import say
-from attnbench.record import FINISHED, Status, canonical
+from attnbench.record import DECIDED, FINISHED, Status, as_words, canonical
 from attnbench.recording import Subject
 from attnbench.signals import heard
 from attnbench.store import Store, read
@@ -116,21 +116,21 @@ class Sweep:
     @property
     def failed(self) -> list[Run]:
         """Runs that came to no end of their own, now or earlier. A trial that diverges only loses."""
-        none = (None, "unsupported")
         return [
             run
             for run, outcome in self.outcomes.items()
-            if not outcome.finished and outcome.status not in (none if run.trial is None else (*none, "diverged"))
+            if outcome.status not in (None, "unsupported", *(FINISHED if run.trial is None else DECIDED))
         ]
 
     def lost(self, cell: int) -> list[str]:
-        """Values that the cell could not choose, with how a trial of them ended."""
+        """Values that the cell could not choose, with how a trial of them was cut off."""
+        ended = [(run, self.outcomes[run].status) for run in self._trials(self._leaders[cell]) if run in self.outcomes]
         found = {
-            as_words(self.survey.cells[run.cell].variants[run.trial].values): self.outcomes[run].status
-            for run in self._trials(self._leaders[cell])
-            if run.trial is not None and run in self.outcomes and not self.outcomes[run].finished
+            as_words(self.survey.cells[run.cell].variants[run.trial].values): status
+            for run, status in ended
+            if run.trial is not None and status not in (None, *DECIDED)
         }
-        return [f"{values} ({status})" for values, status in found.items() if status is not None]
+        return [f"{values} ({status})" for values, status in found.items()]
 
     def title(self, run: Run) -> str:
         cell = self.survey.cells[run.cell]
@@ -333,10 +333,6 @@ class Sweep:
                 for ended in self.executor.wait(_LOOK_SECONDS):
                     self.running.pop(ended.job.name, None)
             raise
-
-
-def as_words(values: Mapping[str, Any]) -> str:
-    return " ".join(f"{key}={value}" for key, value in values.items())
 
 
 def printed(output: str) -> dict[str, Any]:

@@ -201,7 +201,7 @@ def test_a_value_that_fails_on_a_seed_is_out_and_is_no_failure_of_the_sweep(play
 
     sweep = play(TUNED, Stage(answer))
     assert chosen(sweep) == [0.2, 0.2]
-    assert sweep.failed == []
+    assert sweep.failed == [] and [one["lost"] for one in board.choices(sweep)] == [[], []]
 
 
 def test_a_trial_that_was_lost_is_told_wherever_the_choice_is(play: Play) -> None:

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Any
 
+from attnbench.record import as_words
 from attnbench.reporting import style
 from attnbench.reporting.picture import Picture
 from attnbench.reporting.template import render
 from attnbench.store import file_name
 from attnbench.studies.study import Arm, Arms, Finding, Study, adjusted
 from attnbench.suite import Suite
-from attnbench.sweep import as_words
 
 
 @dataclass(frozen=True)
